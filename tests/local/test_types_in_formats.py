@@ -31,7 +31,7 @@ from trainyard.steps.predict.source import find_source
 from trainyard.steps.preprocess.split import assign
 from trainyard.steps.preprocess.statistics import Summary
 from trainyard.steps.preprocess.transforming.encode import as_column, encode_examples
-from trainyard_control.api.evaluation import _judged, _Read
+from trainyard_control.api.evaluation import AnsweredInputs, with_labels
 
 DAY = datetime.date(2024, 3, 1)
 days = st.one_of(st.dates(datetime.date(1700, 1, 1), datetime.date(2250, 1, 1)), st.sampled_from([DAY]))
@@ -149,8 +149,8 @@ def answered_on(source: object, recipe: Recipe, labels: list[str] | None) -> dic
         return asked
     rows = np.arange(sum(len(batch.keys) for batch in batches))
     extras = {name: [batch.extras[name] for batch in batches] for name in batches[0].extras}
-    read = _Read(rows.astype(str), np.zeros((len(rows), len(labels or [0]))), {}, extras, rows)
-    known, kept, why = _judged(model, recipe, read, "")
+    read = AnsweredInputs(rows.astype(str), np.zeros((len(rows), len(labels or [0]))), {}, extras, rows)
+    known, kept, why = with_labels(model, recipe, read, "")
     return asked | {
         "labels": known.labels.tolist(),
         "weights": known.weights.tolist(),

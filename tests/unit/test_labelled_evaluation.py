@@ -19,7 +19,7 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.predict.pushed_model import PushedModel
 from trainyard.steps.predict.source import InputBatch
-from trainyard_control.api.evaluation import LabelledEvaluation, _items, _judged, _Read
+from trainyard_control.api.evaluation import AnsweredInputs, LabelledEvaluation, _items, with_labels
 from trainyard_control.api.versions import Version
 from trainyard_control.cli.verbs.predict import _show_evaluation
 
@@ -34,11 +34,11 @@ def model(**fields: object) -> PushedModel:
     return PushedModel.model_validate({"folder": "", "inputs": (), "labels": None, "pixels": None} | fields)
 
 
-def answers(rows: int, shape: tuple[int, ...] = (), **columns: list[list[object]]) -> _Read:
+def answers(rows: int, shape: tuple[int, ...] = (), **columns: list[list[object]]) -> AnsweredInputs:
     """Answers in the reverse order of the rows, whose columns came in two batches."""
     keys, outputs = np.array([f"k{row}" for row in reversed(range(rows))], object), np.arange(rows, dtype=np.float32)
     batches = {name: [pa.array(batch) for batch in column] for name, column in columns.items()}
-    return _Read(
+    return AnsweredInputs(
         keys,
         np.broadcast_to(outputs.reshape(-1, *([1] * len(shape))), (rows, *shape)),
         {},
@@ -50,44 +50,50 @@ def answers(rows: int, shape: tuple[int, ...] = (), **columns: list[list[object]
 def test_several_classes_of_a_row_come_as_a_text_or_a_list_and_none_is_a_label_too() -> None:
     pushed = model(labels=("air", "sea", "sun"), label_separator=";")
     read = answers(5, (3,), tags=[["sea; air", "", None], ["sun;fog", "sun"]])
-    judged, kept, why = _judged(pushed, recipe("multi_label", "label: tags, label_separator: ;"), read, "a.csv")
+    judged, kept, why = with_labels(pushed, recipe("multi_label", "label: tags, label_separator: ;"), read, "a.csv")
     assert kept.tolist() == [True, False, True, True, True] and why == {"unknown class 'fog'": 1}
     assert judged.labels.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [1, 1, 0]]
     assert judged.outputs[:, 0].tolist() == [0, 2, 3, 4]
     dropping = recipe("multi_label", "label: tags, label_separator: ;, label_min_count: 2")
-    judged, kept, why = _judged(pushed, dropping, read, "a.csv")
+    judged, kept, why = with_labels(pushed, dropping, read, "a.csv")
     assert kept.all() and not why and judged.labels[1].tolist() == [0, 0, 1]
     lists = answers(2, (3,), tags=[[["sea", "air"], []]])
-    judged, _, _ = _judged(pushed, recipe("multi_label", "label: tags, label_separator: ;"), lists, "a.parquet")
+    judged, _, _ = with_labels(pushed, recipe("multi_label", "label: tags, label_separator: ;"), lists, "a.parquet")
     assert judged.labels.tolist() == [[0, 0, 0], [1, 1, 0]]
 
 
 def test_a_class_is_compared_by_its_text_and_a_list_is_refused() -> None:
     pushed = model(labels=("0", "1"))
     read = answers(5, (2,), label=[[1.0, 0.0, None], [1, 2]])
-    judged, kept, why = _judged(pushed, recipe("classification", "label: label"), read, "a.parquet")
+    judged, kept, why = with_labels(pushed, recipe("classification", "label: label"), read, "a.parquet")
     assert judged.labels.tolist() == [1, 0, 1] and kept.tolist() == [False, True, False, True, True]
     assert why == {"unknown class '2'": 1, "without a label": 1}
     lines = answers(3, (2,), label=[["a\nb", " a b\n", "1"]])
-    judged, kept, why = _judged(model(labels=("1", "a b")), recipe("classification", "label: label"), lines, "a.csv")
+    judged, kept, why = with_labels(
+        model(labels=("1", "a b")), recipe("classification", "label: label"), lines, "a.csv"
+    )
     assert judged.labels.tolist() == [0, 1] and why == {"unknown class 'a\\nb'": 1}
     with pytest.raises(DataError, match=r"'label' is list<.*, and the model has one class a row"):
-        _judged(pushed, recipe("classification", "label: label"), answers(1, (2,), label=[[["0", "1"]]]), "a.parquet")
+        with_labels(
+            pushed, recipe("classification", "label: label"), answers(1, (2,), label=[[["0", "1"]]]), "a.parquet"
+        )
 
 
 def test_a_target_without_a_number_or_a_weight_is_left_out() -> None:
     plain = recipe("regression", "label: fare, weight: w")
     read = answers(5, fare=[["1.5", "x", "2"], ["3", ""]], w=[[1, 1, None], [2, 1]])
-    judged, kept, why = _judged(model(), plain, read, "a.csv")
+    judged, kept, why = with_labels(model(), plain, read, "a.csv")
     assert judged.labels.tolist() == [3, 1.5] and judged.labels.dtype == np.float32
     assert judged.weights is not None and judged.weights.tolist() == [2, 1] and judged.outputs.tolist() == [1, 4]
     assert kept.tolist() == [False, True, False, False, True] and why == {"no number as label": 2, "no weight": 1}
     with pytest.raises(
         DataError, match=r"no label in 'fare' that the model knows, the first are 'x', None\. It knows num"
     ):
-        _judged(model(), plain, answers(2, fare=[["x", None]], w=[[1, 1]]), "a.csv")
+        with_labels(model(), plain, answers(2, fare=[["x", None]], w=[[1, 1]]), "a.csv")
     several = recipe("regression", "targets: [a, b]")
-    judged, kept, _ = _judged(model(targets=("a", "b")), several, answers(2, (2,), a=[[1, 2]], b=[[3, None]]), "a.csv")
+    judged, kept, _ = with_labels(
+        model(targets=("a", "b")), several, answers(2, (2,), a=[[1, 2]], b=[[3, None]]), "a.csv"
+    )
     assert judged.labels.tolist() == [[1, 3]] and judged.outputs.shape == (1, 2)
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
+import pyarrow as pa
+from pyarrow import parquet
 from pydantic import ValidationError
 
 from trainyard import uris
 from trainyard.contract import version, window
+from trainyard.contract.answer_log import METADATA, AnswersDescription
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA
@@ -24,7 +27,7 @@ from trainyard.quality.tables.tables import profile_table
 from trainyard.readers.image_labels import FILE_COLUMNS
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
-from trainyard.storage.listing import list_files
+from trainyard.storage.listing import list_files, seekable_file
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -107,10 +110,11 @@ def statistics_of(
 
     That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what `trainyard data
     inspect -o json` wrote; days of rows are counted in its time zone, otherwise in that of `data`. If `now` lacks the
-    label, as rows do that a server was asked about, nothing of `before` is compared with it. data: of the recipe,
-    which says which column is the label, how several classes stand in one cell, and which features are computed;
-    otherwise the data and the folders say it. Features that were computed are not compared with rows that lack them.
-    Raises `DataError` if there is nothing of the kind.
+    label, as rows do that a server was asked about, nothing of `before` is compared with it. In the log of a server the
+    answers are compared with the label, and columns that it leaves out with nothing. data: of the recipe, which says
+    which column is the label, how several classes stand in one cell, and which features are computed; otherwise the
+    data and the folders say it. Features that were computed are not compared with rows that lack them. Raises
+    `DataError` if there is nothing of the kind.
     """
     asked = label is not None
     if data and not asked and not data.is_image and not data.targets:
@@ -122,11 +126,18 @@ def statistics_of(
     old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone, declared=declared)
     label = label or (old.label if isinstance(old, Profile) else None)
     by_folder = isinstance(old, Profile) and old.kind == "image_folder" and not old.labels_file
-    new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
+    logged = None if documents[1] or by_folder else described_answers(now)
+    if logged:
+        new = _answers(inspect(now, logged.predictions[0], time_zone=zone, declared=declared), logged, label)
+    else:
+        new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
     separator = (data and data.label_separator) or _separator(old, new)
     computed = {*data.derive} if data else set[str]()
     first = _beside(old, new, separator, computed | _computed(before))
     second = _beside(new, old, separator, computed | _computed(now))
+    if logged:
+        kept = {name: feature for name, feature in first.features.items() if name not in logged.left_out}
+        first = first.model_copy(update={"features": kept})
     if isinstance(new, Profile) and new.label is None:
         features = {name: feature for name, feature in first.features.items() if name != label}
         first = first.model_copy(update={"features": features, "classes": {}})
@@ -201,6 +212,32 @@ def _served(name: str, label: str | None, time_zone: str, declared: Declared) ->
     # A guess may name a feature of a model whose label the rows lack, and folders of images may be no classes.
     lacks_label = label is None or (profile.kind == "image_folder" and not profile.labels_file)
     return profile.model_copy(update={"label": None, "classes": {}}) if lacks_label else profile
+
+
+def described_answers(path: str) -> AnswersDescription | None:
+    """Return the description of the first file of the log of a server's answers at `path`, None of other data."""
+    source = find_source(path)
+    if source.kind != "parquet":
+        return None
+    with seekable_file(source.tables[0].path) as stream, suppress(pa.ArrowInvalid):
+        text = (parquet.read_schema(stream).metadata or {}).get(METADATA)
+        return AnswersDescription.model_validate_json(text) if text else None
+    return None
+
+
+def _answers(profile: Profile, logged: AnswersDescription, label: str | None) -> Profile:
+    """Return the profile of a log of answers as that of rows with the `label`, which the model answered."""
+    own, prediction = {*logged.own.values()}, logged.predictions[0]
+    name = label or prediction
+    if logged.targets or (logged.labels is None and label is None):
+        prediction = name = ""
+    columns = [
+        column.model_copy(update={"name": name if column.name == prediction else column.name})
+        for column in profile.columns
+        if column.name == prediction or column.name not in own
+    ]
+    classes = profile.classes if logged.labels is not None else {}
+    return profile.model_copy(update={"label": name or None, "classes": classes, "columns": columns})
 
 
 def _read(file: Path) -> Profile | Statistics:

@@ -64,9 +64,9 @@ class LabelledEvaluation:
     def slice_rows(self) -> list[Row]:
         """The main metric of each slice on the test split and on the data, with the numbers of examples."""
         before = {part.name: part for part in self.version.record.slices}
-        metric = MAIN_METRIC[self.version.record.recipe["task"]]
+        task = self.version.record.recipe["task"]
         return [
-            Row(part.name, [_main(before.get(part.name), metric), _main(part, metric)], [False, False])
+            main_metric_row(part.name, [before.get(part.name), part], task)
             for part in sorted(self.slices, key=lambda part: part.name)
         ]
 
@@ -120,10 +120,7 @@ def evaluate(
     """
     require_tensorflow()
     version, path = find_one(os.fspath(model), environment), os.fspath(data)
-    recipe = _recipe(version)
-    if label:
-        changed = {"data": recipe.data.model_copy(update={"label": label, "targets": []})}
-        recipe = recipe.model_copy(update=changed)
+    recipe = recipe_of(version, label)
     from trainyard.values.columns import block_pandas_import
 
     block_pandas_import()
@@ -131,12 +128,12 @@ def evaluate(
 
     pushed = open_model(version.folder)
     read, left_out = _answers(pushed, recipe, path)
-    judged, kept, why = _judged(pushed, recipe, read, path)
-    return _measured(version, recipe, pushed, read, judged, kept, path, left_out | why)
+    judged, kept, why = with_labels(pushed, recipe, read, path)
+    return measured(version, recipe, pushed, read, judged, kept, path, left_out | why)
 
 
 @dataclass(frozen=True)
-class _Read:
+class AnsweredInputs:
     """Inputs and the answers to them: keys (n,), outputs (n, …) and inputs (n,) that slices need, by name.
 
     extras: the label's and the weight's column by name, as they were read; rows: the places (n,) of the answers there.
@@ -178,18 +175,25 @@ class _Read:
         return [texts[row] for row in self.rows]
 
 
-def _recipe(version: Version) -> Recipe:
+def recipe_of(version: Version, label: str | None = None) -> Recipe:
+    """Return the recipe of a version; label: the column of the label instead of the recipe's.
+
+    Raises `DataError` if it is unknown.
+    """
     if not version.record.recipe:
         raise DataError(
             f"{version.folder}: an older version of Trainyard pushed it, so its label is unknown. Push the model again."
         )
     try:
-        return Recipe.model_validate(version.record.recipe)
+        recipe = Recipe.model_validate(version.record.recipe)
     except ValidationError as error:
         raise DataError(f"{version.folder}: its recipe is of another Trainyard. Push the model again.") from error
+    if not label:
+        return recipe
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"label": label, "targets": []})})
 
 
-def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dict[str, int]]:
+def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[AnsweredInputs, dict[str, int]]:
     """Return the answers of the model to the inputs at `path`, and the number of rejected inputs by reason."""
     import numpy as np
 
@@ -229,7 +233,7 @@ def _answers(pushed: PushedModel, recipe: Recipe, path: str) -> tuple[_Read, dic
     rows = np.array([row_of[key] for key in keys])
     inputs = {name: np.concatenate([batch.inputs[input_name(name)] for batch in batches])[rows] for name in sliced}
     extras = {name: [batch.extras[name] for batch in batches] for name in batches[0].extras}
-    read = _Read(np.array(keys, object), np.concatenate(answers.outputs), inputs, extras, rows)
+    read = AnsweredInputs(np.array(keys, object), np.concatenate(answers.outputs), inputs, extras, rows)
     return read, dict(answers.reasons.most_common())
 
 
@@ -276,8 +280,8 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
         yield item
 
 
-def _judged(
-    pushed: PushedModel, recipe: Recipe, read: _Read, path: str
+def with_labels(
+    pushed: PushedModel, recipe: Recipe, read: AnsweredInputs, path: str
 ) -> tuple[SplitPredictions, NDArray[Any], dict[str, int]]:
     """Return the answers with their labels, which inputs they are of, and why the rest is left out."""
     import numpy as np
@@ -345,16 +349,17 @@ def _classes(
     return labels, kept, reasons
 
 
-def _measured(
+def measured(
     version: Version,
     recipe: Recipe,
     pushed: PushedModel,
-    read: _Read,
+    read: AnsweredInputs,
     judged: SplitPredictions,
     kept: NDArray[Any],
     path: str,
     left_out: dict[str, int],
 ) -> LabelledEvaluation:
+    """Return the evaluation of the answers `judged`, which are those of `read` that are `kept`."""
     from trainyard.steps.evaluate.metrics.bootstrap import measure_with_intervals
     from trainyard.steps.evaluate.metrics.registry import metrics_of
     from trainyard.steps.evaluate.slices import slice_masks, slice_metrics
@@ -386,6 +391,11 @@ def _measured(
         slice_metrics(part, masks, judged),
         [mistake(judged, index, str(keys[index]), pushed.labels) for index in mistakes.tolist()],
     )
+
+
+def main_metric_row(name: str, parts: Sequence[SliceMetrics | None], task: str) -> Row:
+    """Return the row of the main metric of a slice, which some evaluations may lack."""
+    return Row(name, [_main(part, MAIN_METRIC[task]) for part in parts], [False] * len(parts))
 
 
 def _main(part: SliceMetrics | None, metric: str) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 from PIL import Image
 
 from trainyard.contract.artifacts.evaluate import Mistake
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.data.examples import KeyedBatch
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from trainyard.data.examples import KeyedBatch
 
 FOLDER = "worst"
 

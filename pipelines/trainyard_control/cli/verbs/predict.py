@@ -27,6 +27,8 @@ from trainyard_control.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainyard.serving.server import Addresses
     from trainyard.serving.versions import ServingVersion
     from trainyard.steps.predict.prediction import PredictionSummary
@@ -169,9 +171,19 @@ def evaluate(
     ],
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Table with the label, or folder with a folder of images per class.")
-    ],
+    ] = "",
     environment: EnvironmentName = LOCAL,
     label: Label = None,
+    answers: Annotated[
+        str | None,
+        typer.Option("--answers", metavar="LOG", help="Evaluate the answers in a folder of serve --log instead."),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option("--labels", metavar="FILE", help="Table with the labels of the answers.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="COLUMN", help="Column of both that names the example, such as id.")
+    ] = None,
     html: HtmlPage = None,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -180,11 +192,57 @@ def evaluate(
     Metrics, slices and worst mistakes are compared with the model's test split. Inputs without a known label are left
     out and counted.
     """
+    if answers or labels or on:
+        if data or not (answers and labels and on):
+            raise ConfigurationError(
+                "--answers, --labels and --on: belong together, without DATA. Give the log, the table of labels and "
+                "the column that names the example."
+            )
+        _evaluate_answers(model, answers, labels, on, label, environment, html, output)
+        return
+    if not data:
+        raise ConfigurationError("DATA: is missing. Name labelled data, or a server's log by --answers.")
     from trainyard_control.api.evaluation import evaluate as evaluated
 
     found = evaluated(model, data, label=label, environment=environment)
     write_page(html, found.page)
     print_answer(output, found.document(), lambda: _show_evaluation(found))
+
+
+def _evaluate_answers(
+    model: str,
+    answers: str,
+    labels: str,
+    on: str,
+    label: str | None,
+    environment: str,
+    html: Path | None,
+    output: Output,
+) -> None:
+    from trainyard_control.api.answers import ServedEvaluation, evaluate_answers
+
+    def show(found: ServedEvaluation) -> None:
+        from trainyard_control.api.drawing import counts_text, key_value_table, markup, table_console
+        from trainyard_control.cli.screen import print_rows
+
+        fields = key_value_table()
+        fields.add_row("model", markup(f"{found.model.name}, {found.model.folder}"))
+        for number, evaluation in found.versions.items():
+            left_out = f"; left out: {counts_text(evaluation.left_out)}" if evaluation.left_out else ""
+            fields.add_row(f"version {number}", markup(f"{evaluation.examples:,} answers with a label{left_out}"))
+        if found.unanswered:
+            fields.add_row("not in the log", f"{found.unanswered:,} labels")
+        console = table_console()
+        console.print(fields)
+        if print_rows(console, found.columns, {"metrics": found.rows, "slices": found.slice_rows}):
+            console.print("* the 95 % intervals do not overlap", style="dim")
+        notes = [note for evaluation in found.versions.values() for note in evaluation.notes]
+        for note in dict.fromkeys(notes):
+            console.print(markup(f"! {note}"))
+
+    found = evaluate_answers(model, answers, labels, on, label=label, environment=environment)
+    write_page(html, found.page)
+    print_answer(output, found.document(), lambda: show(found))
 
 
 def _show_evaluation(found: LabelledEvaluation) -> None:

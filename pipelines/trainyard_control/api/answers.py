@@ -1,0 +1,272 @@
+"""Evaluates the log of a server's answers by labels that came later."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainyard.contract.answer_log import METADATA, PROBABILITIES, AnswersDescription
+from trainyard.errors import DataError, did_you_mean, listed
+from trainyard.report.plots import page
+from trainyard.spec.recipe import Recipe
+from trainyard_control.api.arguments import LOCAL
+from trainyard_control.api.evaluation import (
+    AnsweredInputs,
+    LabelledEvaluation,
+    main_metric_row,
+    measured,
+    recipe_of,
+    with_labels,
+)
+from trainyard_control.api.versions import Version, find_one
+from trainyard_control.search.comparison import Measured, Row, metric_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from trainyard.steps.predict.pushed_model import PushedModel
+
+_SHOWN = 10  # names in a sentence; chosen
+
+
+@dataclass(frozen=True)
+class ServedEvaluation:
+    """The agreement of the answers in a log with labels that came later.
+
+    versions: the evaluation of each version that answered, by its number. unanswered: labels without an answer in the
+    log, which may be a sample of the requests.
+    """
+
+    model: Version
+    log: str
+    unanswered: int
+    versions: dict[int, LabelledEvaluation]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of `rows` and `slice_rows`."""
+        return ["test split", *(f"version {number}" for number in self.versions)]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Each metric on the test split of `model` and of each version that answered."""
+        evaluations: list[Measured | None] = [self.model.record, *self.versions.values()]
+        return list(metric_rows(evaluations, [None] * len(evaluations)))
+
+    @property
+    def slice_rows(self) -> list[Row]:
+        """The main metric of each slice, with the numbers of examples."""
+        slices = [self.model.record.slices, *(found.slices for found in self.versions.values())]
+        parts = [{part.name: part for part in each} for each in slices]
+        names = sorted({name for found in parts[1:] for name in found})
+        task = self.model.record.recipe["task"]
+        return [main_metric_row(name, [found.get(name) for found in parts], task) for name in names]
+
+    def page(self) -> str:
+        """Render the evaluation as a page of HTML."""
+        tables = [(["metric", *self.columns], self.rows), (["slice", *self.columns], self.slice_rows)]
+        notes = [f"{self.unanswered:,} labels are of no answer in the log."] if self.unanswered else []
+        for number, found in self.versions.items():
+            notes += [f"Version {number}: {found.examples:,} examples.", *found.notes]
+            notes += [f"Version {number}: {count:,} left out: {reason}." for reason, count in found.left_out.items()]
+        cells = [(head, [[row.name, *row.cells] for row in rows]) for head, rows in tables if rows]
+        return page(f"{self.model.recipe} in {self.log}", list(dict.fromkeys(notes)), {}, cells)
+
+    def document(self) -> dict[str, Any]:
+        """Return the evaluation as JSON has it."""
+        return {
+            "model": self.model.folder,
+            "answers": self.log,
+            "unanswered": self.unanswered,
+            "versions": {str(number): found.document() for number, found in self.versions.items()},
+        }
+
+
+def evaluate_answers(
+    model: str | os.PathLike[str],
+    answers: str,
+    labels: str,
+    on: str,
+    *,
+    label: str | None = None,
+    environment: str = LOCAL,
+) -> ServedEvaluation:
+    """Evaluate the answers that `serve --log` wrote to `answers` by the labels in the table `labels`.
+
+    model: as of `evaluate`; its recipe names label, slices and weight. Versions in the log may be pruned. on: the
+    column of `labels` that names the example, and the column of the log: `id`, or an input. Answers without a label
+    are left out and counted.
+
+    Raises `DataError` if an id has two labels, a column is missing, or no answer has a label.
+    """
+    version = find_one(os.fspath(model), environment)
+    recipe = recipe_of(version, label)
+    from trainyard.values.columns import block_pandas_import
+
+    block_pandas_import()
+    rows = _label_rows(labels, on, recipe)
+    evaluations: dict[int, LabelledEvaluation] = {}
+    answered: set[str] = set()
+    for about, table in _logs(answers, on, recipe):
+        read, left_out = _joined(about, table, on, recipe, rows)
+        answered |= {*read.keys}
+        if not len(read.keys):
+            continue
+        if about.version in evaluations:
+            raise DataError(
+                f"{answers}: two models answered as version {about.version}, one of them {about.folder}. Name the "
+                "folder or a glob of the files of one."
+            )
+        pushed = _model(about)
+        judged, kept, why = with_labels(pushed, recipe, read, labels)
+        evaluations[about.version] = measured(version, recipe, pushed, read, judged, kept, answers, left_out | why)
+    if not evaluations:
+        raise DataError(
+            f"{labels}: none of its {len(rows.row_of):,} values of '{on}' is in {answers}, the first are "
+            f"{listed(list(map(repr, [*rows.row_of][:3])), 3)}. Name the column of the log by --on."
+        )
+    return ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), dict(sorted(evaluations.items())))
+
+
+@dataclass(frozen=True)
+class _LabelRows:
+    """The columns of a table of labels by name, and the row of each example."""
+
+    row_of: dict[str, int]
+    columns: dict[str, list[pa.Array]]
+
+
+def _label_rows(path: str, on: str, recipe: Recipe) -> _LabelRows:
+    """Return the labels at `path`. Raises `DataError` if an example has two rows, or a column is missing."""
+    from trainyard.quality.source import find_source
+    from trainyard.quality.tables.tables import read_table
+    from trainyard.readers.rows import BadRow
+
+    names = [*recipe.data.labels, *([recipe.data.weight] if recipe.data.weight else [])]
+    row_of: dict[str, int] = {}
+    columns: dict[str, list[pa.Array]] = {name: [] for name in names}
+    start = 0
+    for item in read_table(find_source(path), [on, *names]):
+        if isinstance(item, BadRow):
+            raise DataError(f"{path}: {item.key} cannot be read ({item.detail}). Correct it.")
+        has = item.columns.schema.names
+        for name in (on, *names):
+            if name not in has:
+                hint = " The label's column may be named by --label." if name in names else ""
+                raise DataError(
+                    f"{path}: no column '{name}'.{did_you_mean(name, has)} It has: {listed(has, _SHOWN)}.{hint}"
+                )
+        for row, key in enumerate(_keys(item.columns.column(on)), start):
+            if key is not None and row_of.setdefault(key, row) != row:
+                raise DataError(f"{path}: '{on}' has the value {key!r} twice. Keep one label for each.")
+        for name in names:
+            columns[name].append(item.columns.column(name))
+        start += item.columns.num_rows
+    return _LabelRows(row_of, columns)
+
+
+def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescription, pa.Table]]:
+    """Yield the answers of each version in the log, with the columns `on` and those of slices."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from trainyard.quality.source import find_source
+    from trainyard.storage.listing import seekable_file
+
+    tables: dict[str, tuple[AnswersDescription, list[pa.Table]]] = {}
+    for file in find_source(path, "parquet").tables:
+        with seekable_file(file.path) as stream:
+            opened = parquet.ParquetFile(stream)
+            text = (opened.schema_arrow.metadata or {}).get(METADATA)
+            if text is None:
+                raise DataError(f"{path}: {file.name} is no file of `trainyard serve --log`. Name the folder of a log.")
+            about = AnswersDescription.model_validate_json(text)
+            names = opened.schema_arrow.names
+            key = about.own.get(on, on)
+            if key not in names:
+                known = [*about.own, *(name for name in names if name not in about.own.values())]
+                raise DataError(f"{path}: no column '{on}'.{did_you_mean(on, known)} It has: {listed(known, _SHOWN)}.")
+            sliced = [name for name in recipe.evaluate.slices if name in names]
+            used = list(dict.fromkeys([key, *_answer_columns(about), *sliced]))
+            tables.setdefault(about.digest, (about, []))[1].append(opened.read(used))
+    for about, parts in tables.values():
+        yield about, pa.concat_tables([part.replace_schema_metadata() for part in parts])
+
+
+def _model(about: AnswersDescription) -> PushedModel:
+    """Return the model that answered, which may be pruned, without its inputs."""
+    from trainyard.steps.predict.pushed_model import PushedModel
+
+    return PushedModel(
+        folder=about.folder,
+        inputs=(),
+        labels=None if about.labels is None else tuple(about.labels),
+        label_separator=about.label_separator,
+        thresholds=tuple(about.thresholds.items()),
+        targets=None if about.targets is None else tuple(about.targets),
+        pixels=None,
+    )
+
+
+def _answer_columns(about: AnswersDescription) -> list[str]:
+    return [about.own[PROBABILITIES]] if about.labels is not None else about.predictions
+
+
+def _joined(
+    about: AnswersDescription, table: pa.Table, on: str, recipe: Recipe, labels: _LabelRows
+) -> tuple[AnsweredInputs, dict[str, int]]:
+    """Return the answers that have a label, the first of each example, and the number of the others by reason."""
+    import numpy as np
+
+    keys = _keys(table.column(about.own.get(on, on)).combine_chunks())
+    places: dict[str, int] = {}
+    left_out = Counter[str]()
+    for place, key in enumerate(keys):
+        if key is None or key not in labels.row_of:
+            left_out["no label yet" if key is not None else f"no {on}"] += 1
+        elif places.setdefault(key, place) != place:
+            left_out["answered again"] += 1
+    chosen = np.array([*places.values()], np.int64)
+    outputs = [_numbers(table.column(name).combine_chunks()) for name in _answer_columns(about)]
+    values = outputs[0] if len(outputs) == 1 else np.stack(outputs, axis=1)
+    inputs = {
+        name: _values(table.column(name).combine_chunks())[chosen]
+        for name in recipe.evaluate.slices
+        if name in table.schema.names
+    }
+    rows = np.array([labels.row_of[key] for key in places], np.int64)
+    read = AnsweredInputs(np.array([*places], object), values[chosen], inputs, labels.columns, rows)
+    return read, dict(left_out)
+
+
+def _keys(column: pa.Array) -> list[str | None]:
+    """Return the texts of a column as all formats have them, None if there is none."""
+    from trainyard.values.columns import canonical_texts
+
+    return [text or None for text in canonical_texts(column).to_pylist()]
+
+
+def _numbers(column: pa.Array) -> NDArray[Any]:
+    """Return numbers (n,), or lists of the same length (n, length)."""
+    import numpy as np
+    import pyarrow as pa
+
+    if pa.types.is_fixed_size_list(column.type):
+        flat: NDArray[Any] = column.flatten().to_numpy(zero_copy_only=False)
+        return flat.astype(np.float32).reshape(len(column), -1)
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
+
+
+def _values(column: pa.Array) -> NDArray[Any]:
+    """Return an input as slices need it: NaN or '' if it is missing."""
+    import numpy as np
+    import pyarrow as pa
+
+    if pa.types.is_string(column.type):
+        return np.array(column.fill_null("").to_pylist(), object)
+    values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return values if pa.types.is_integer(column.type) and not column.null_count else values.astype(np.float32)

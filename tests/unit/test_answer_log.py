@@ -1,0 +1,228 @@
+"""A server's log of answers: its files, its bounds, and what compares them with the training and with late labels."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from trainyard.contract.statistics.drift import compare
+from trainyard.errors import ConfigurationError, DataError
+from trainyard.quality.decoding import PixelForm
+from trainyard.quality.inspect import statistics_of
+from trainyard.serving import answer_log
+from trainyard.serving.answer_log import AnswerLog
+from trainyard.serving.versions import LoadedModel
+from trainyard.spec.schedule import Bounds
+from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.storage import storage
+from trainyard_control.api.answers import evaluate_answers
+from trainyard_control.cli.main import app
+
+INPUTS = (
+    RawInput(name="age", dtype="float32"),
+    RawInput(name="city", dtype="string"),
+    RawInput(name="time", dtype="string"),
+    RawInput(name="name", dtype="string"),
+    RawInput(name="born", dtype="float32"),
+)
+FEATURES = {
+    "age": {"type": "numeric"},
+    "city": {"type": "category"},
+    "time": {"type": "category"},
+    "name": {"type": "text", "private": True},
+    "year": {"type": "numeric", "private": True},
+}
+RECIPE = {
+    "name": "people",
+    "task": "classification",
+    "data": {"format": "csv", "path": "x.csv", "label": "paid", "features": FEATURES, "derive": {"year": "abs(born)"}},
+    "evaluate": {"slices": ["city"], "bootstrap": 50},
+    "model": {"name": "mlp"},
+}
+ROW = (41.0, "Bern", "noon", "Ada", 1985.0)
+
+
+class Model(LoadedModel):
+    """A loaded model of which nothing is asked."""
+
+    def __init__(self, folder: Path, number: int = 3, labels: tuple[str, ...] | None = ("no", "yes")) -> None:
+        uri = str(folder / "models" / str(number))
+        if storage.committed(uri) is None:
+            with storage.stage(uri, "trainyard.push", origin={"number": number, "recipe": RECIPE}) as staging:
+                (staging / "saved_model.pb").touch()
+        self.pushed = PushedModel(folder=uri, inputs=INPUTS, labels=labels, pixels=None)
+        self.number, self.digest = number, f"digest {number}"
+
+
+def metric(registry: CollectorRegistry, name: str) -> float:
+    return registry.get_sample_value(f"trainyard_log_{name}_total") or 0.0
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_log, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(answer_log, "_AGAIN_SECONDS", 0.0)
+
+
+def test_two_servers_write_hourly_files_without_private_columns_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour, model = ["2026-01-01T10"], Model(tmp_path)
+    monkeypatch.setattr(answer_log, "_hour", lambda _: hour[0])
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    logs = [AnswerLog(str(tmp_path / "log"), 1.0, registry) for registry in registries]
+    for log in logs:
+        log.offer(model, [ROW, (float("nan"), "", *ROW[2:])], np.array([[0.9, 0.1], [0.2, 0.8]], np.float32), "first")
+    time.sleep(0.1)
+    assert not list((tmp_path / "log").iterdir())
+    hour[0] = "2026-01-01T11"
+    wait_for(lambda: all(metric(registry, "rows") == 2 for registry in registries))
+    logs[0].offer(Model(tmp_path, 4), [ROW], np.array([[0.9, 0.1]], np.float32), "second")
+    for log in logs:
+        log.finish(20)
+    names = sorted(file.name for file in (tmp_path / "log").iterdir())
+    assert [name.split(".")[:2] for name in names] == [["2026-01-01T10", "v3"]] * 2 + [["2026-01-01T11", "v4"]]
+    first = parquet.read_table(tmp_path / "log" / names[0]).to_pylist()
+    assert list(first[0]) == ["id", "time_", "version", "prediction", "probabilities", "age", "city", "time"]
+    assert [(row["id"], row["age"], row["city"], row["prediction"]) for row in first] == [
+        ("first/0", 41.0, "Bern", "no"),
+        ("first/1", None, None, "yes"),
+    ]
+    np.testing.assert_allclose(first[1]["probabilities"], [0.2, 0.8], rtol=1e-6)
+    assert not [registry for registry in registries if metric(registry, "dropped_rows")]
+
+
+def test_what_the_bounds_cannot_hold_is_dropped_and_counted_and_a_folder_that_fails_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry, model, answer = CollectorRegistry(), Model(tmp_path), np.array([[0.9, 0.1]], np.float32)
+    log = AnswerLog(str(tmp_path / "log"), 1.0, registry)
+    (tmp_path / "log").rmdir()
+    (tmp_path / "log").touch()  # nothing can be written below a file
+    monkeypatch.setattr(answer_log, "_MOST_ROWS", 2)
+    start = time.monotonic()
+    log.offer(model, [ROW] * 3, answer.repeat(3, axis=0), "too many")
+    assert metric(registry, "dropped_rows") == 3 and time.monotonic() - start < 0.1
+    hour = iter(["2026-01-01T10"])
+    monkeypatch.setattr(answer_log, "_hour", lambda _: next(hour, "2026-01-01T11"))
+    log.offer(model, [ROW], answer, "kept")
+    wait_for(lambda: "The log of answers: " in capsys.readouterr().err)
+    (tmp_path / "log").unlink()
+    (tmp_path / "log").mkdir()
+    wait_for(lambda: metric(registry, "rows") == 1)
+    monkeypatch.setattr(answer_log, "_MOST_BYTES", -1)
+    log.offer(model, [ROW], answer, "full")
+    wait_for(lambda: metric(registry, "dropped_rows") == 4)
+    log.finish(20)
+    assert parquet.read_table(tmp_path / "log")["id"].to_pylist() == ["kept"]
+    nothing = AnswerLog(str(tmp_path / "log"), 0.0, registry2 := CollectorRegistry())
+    nothing.offer(model, [ROW], answer, "not drawn")
+    nothing.finish(20)
+    assert metric(registry2, "rows") == metric(registry2, "dropped_rows") == 0
+
+
+@pytest.mark.parametrize("folder", ["http://host/log", "gs://", "s3://bucket/../log", ""])
+def test_a_log_without_a_place_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigurationError):
+        AnswerLog(folder, 1.0, CollectorRegistry())
+
+
+def logged(tmp_path: Path, ages: np.ndarray, yes: np.ndarray, number: int = 3) -> str:
+    """Write a log of one request a row; yes: the probability of each."""
+    log, model = AnswerLog(str(tmp_path / "log"), 1.0, CollectorRegistry()), Model(tmp_path, number)
+    for row, (age, score) in enumerate(zip(ages, yes, strict=True)):
+        inputs = (float(age), ("Bern", "Oslo")[row % 2], "noon", "Ada", 1985.0)
+        log.offer(model, [inputs], np.array([[1 - score, score]], np.float32), f"r{row}")
+    log.finish(20)
+    return str(tmp_path / "log")
+
+
+def test_compare_finds_a_shift_and_other_answers_in_a_log_and_ignores_private_columns(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    ages = random.normal(40, 10, 400)
+    lines = [
+        f"{age},{('Bern', 'Oslo')[row % 2]},noon,Ada,1985,{'yes' if row % 4 == 0 else 'no'}"
+        for row, age in enumerate(ages)
+    ]
+    before = tmp_path / "before.csv"
+    before.write_text("\n".join(["age,city,time,name,born,paid", *lines]) + "\n")
+    yes = np.where(np.arange(400) % 4 == 0, 0.9, 0.1)
+    same = compare(*statistics_of(str(before), logged(tmp_path / "same", ages, yes), "paid"), Bounds())
+    assert {move.feature: move.sentences for move in same} == {"age": [], "city": [], "label": [], "time": []}
+    folder = logged(tmp_path / "moved", ages + 10, np.full(400, 0.9))
+    moved = {move.feature: move for move in compare(*statistics_of(str(before), folder, "paid"), Bounds())}
+    assert moved["age"].shift == pytest.approx(1, abs=0.1) and moved["age"].sentences
+    assert moved["label"].sentences and not moved["city"].sentences
+
+
+def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_pruned_one(
+    tmp_path: Path,
+) -> None:
+    right = np.arange(100) % 10 < 9
+    paid = np.arange(100) % 2 == 0
+    score = np.where(right == paid, 0.9, 0.1)  # 90 of 100 are right
+    folder = logged(tmp_path, np.arange(100.0), score)
+    logged(tmp_path, np.arange(100.0), np.where(paid, 0.8, 0.2), 4)
+    shutil.rmtree(tmp_path / "models" / "3")  # pruned
+    lines = [f"r{row},{'yes' if paid[row] else 'no'}" for row in range(80)] + ["late,yes"]
+    labels = tmp_path / "labels.csv"
+    labels.write_text("\n".join(["id,paid", *lines]) + "\n")
+    model = str(tmp_path / "models" / "4")
+    found = evaluate_answers(model, folder, str(labels), "id")
+    assert {number: (each.examples, each.left_out) for number, each in found.versions.items()} == {
+        3: (80, {"no label yet": 20}),
+        4: (80, {"no label yet": 20}),
+    }
+    assert found.unanswered == 1 and found.columns == ["test split", "version 3", "version 4"]
+    third, fourth = found.versions.values()
+    assert third.metrics["accuracy"] == pytest.approx(0.9) and fourth.metrics["accuracy"] == 1
+    assert third.intervals["accuracy"].low < 0.9 < third.intervals["accuracy"].high
+    assert {part.name: part.examples for part in third.slices} == {"city=Bern": 40, "city=Oslo": 40}
+    command = ["evaluate", model, "--answers", folder, "--labels", str(labels), "--on", "id"]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0 and "80 answers with a label; left out: no label yet 20" in shown.stdout, shown.output
+    by_age = tmp_path / "ages.csv"
+    by_age.write_text("age,paid\n" + "".join(f"{row}.0,{'yes' if paid[row] else 'no'}\n" for row in range(100)))
+    assert evaluate_answers(model, folder, str(by_age), "age").versions[3].examples == 100
+    for text, said in (
+        ("id,paid\nr1,yes\nr1,no\n", "'id' has the value 'r1' twice. Keep one label for each."),
+        ("id,paid_late\nr1,yes\n", "no column 'paid'. "),
+        ("id,paid\nx1,yes\n", "none of its 1 values of 'id' is in "),
+    ):
+        labels.write_text(text)
+        with pytest.raises(DataError, match=re.escape(said)):
+            evaluate_answers(model, folder, str(labels), "id")
+    with pytest.raises(DataError, match="no parquet file"):
+        evaluate_answers(model, str(by_age), str(by_age), "age")
+    assert "belong together" in str(CliRunner().invoke(app, command[:-2]).exception)
+    assert "DATA: is missing" in str(CliRunner().invoke(app, ["evaluate", model]).exception)
+
+
+@pytest.mark.parametrize("targets", [None, ("low", "high")])
+def test_numbers_are_logged_by_target_and_images_without_their_bytes(
+    tmp_path: Path, targets: tuple[str, ...] | None
+) -> None:
+    model = Model(tmp_path, labels=None)
+    model.pushed = model.pushed.model_copy(update={"targets": targets, "pixels": PixelForm(3), "inputs": INPUTS[1:2]})
+    log = AnswerLog(str(tmp_path / "log"), 1.0, CollectorRegistry())
+    log.offer(model, [(b"png",)], np.array([[1.5, 2.5]] if targets else [1.5], np.float32), "a")
+    log.finish(20)
+    (row,) = parquet.read_table(tmp_path / "log").to_pylist()
+    answers = {"prediction_low": 1.5, "prediction_high": 2.5} if targets else {"prediction": 1.5}
+    assert {name: row[name] for name in row if name not in ("id", "time", "version")} == answers
