@@ -127,6 +127,7 @@ def statistics_of(
     label = label or (old.label if isinstance(old, Profile) else None)
     by_folder = isinstance(old, Profile) and old.kind == "image_folder" and not old.labels_file
     logged = None if documents[1] or by_folder else described_answers(now)
+    new: Profile | Statistics
     if logged:
         new = _answers(inspect(now, logged.predictions[0], time_zone=zone, declared=declared), logged, label)
     else:

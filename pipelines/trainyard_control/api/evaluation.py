@@ -16,7 +16,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.errors import DataError, listed
 from trainyard.measured import interval_text, metric_text
 from trainyard.report.plots import page
-from trainyard.spec.gates import MAIN_METRIC
+from trainyard.spec.gates import MAIN_METRIC, Task
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import require_tensorflow
@@ -393,7 +393,7 @@ def measured(
     )
 
 
-def main_metric_row(name: str, parts: Sequence[SliceMetrics | None], task: str) -> Row:
+def main_metric_row(name: str, parts: Sequence[SliceMetrics | None], task: Task) -> Row:
     """Return the row of the main metric of a slice, which some evaluations may lack."""
     return Row(name, [_main(part, MAIN_METRIC[task]) for part in parts], [False] * len(parts))
 
