@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,11 +66,8 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str) -> 
 
 def test_two_people_may_send_the_same_at_once(tmp_path: Path) -> None:
     content = stream(FILES)
-    threads = [threading.Thread(target=receive, args=(content, tmp_path / "new")) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as people:
+        assert list(people.map(lambda _: receive(content, tmp_path / "new"), range(24))) == [None] * 24
     assert contents(tmp_path) == {f"new/{name}": content for name, content in FILES.items()}
 
 

@@ -152,10 +152,11 @@ class _Source:
         self._sum.update(content)
         self._progress(len(content))
         is_whole = not self._left and self._sum.hexdigest().decode() == self._file.crc32c
-        if len(content) < wanted or not (self._left or is_whole):
-            raise InfrastructureError(f"{self._path}: was changed while it was uploaded. Run the same command again.")
-        if not self._left:
+        is_changed = len(content) < wanted or not (self._left or is_whole)
+        if is_changed or not self._left:
             self._stream.close()
+        if is_changed:
+            raise InfrastructureError(f"{self._path}: was changed while it was uploaded. Run the same command again.")
         return content
 
     @cached_property

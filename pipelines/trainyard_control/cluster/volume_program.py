@@ -28,13 +28,15 @@ def receive(stream: IO[bytes], folder: str, staging: str, last: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a prune beside it removes folders without one
         names = _unpack(stream, staging)
-        if os.path.exists(folder):  # noqa: PTH110
+        try:
+            os.rename(staging, folder)  # noqa: PTH104
+        except OSError:
+            if not os.path.isdir(folder):  # noqa: PTH112 - it is there, perhaps since a moment ago
+                raise
             for name in sorted(names, key=lambda name: name == last):
                 target = os.path.join(folder, name)  # noqa: PTH118
                 os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
                 os.replace(os.path.join(staging, name), target)  # noqa: PTH105, PTH118
-        else:
-            os.rename(staging, folder)  # noqa: PTH104
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         os.close(lock)
