@@ -293,7 +293,7 @@ def assert_one_meaning(rows: list[dict], folder: Path, times: int, asked_in: Col
 
 
 @pytest.mark.timeout(1800)
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     rows=st.lists(row, min_size=1, max_size=12), times=st.sampled_from([1, 1, 1, 13]), asked_in=st.sampled_from(SOURCES)
 )
