@@ -45,9 +45,9 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def trainyard(*arguments: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def trainyard(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = str(Path(sys.executable).with_name("trainyard"))
-    done = subprocess.run([program, *arguments], cwd=folder, env=os.environ | variables, capture_output=True, text=True)
+    done = subprocess.run([program, *arguments], cwd=_FOLDER.name, capture_output=True, text=True)
     print(" ".join(arguments), "→", done.returncode, done.stdout, done.stderr, sep="\n")
     return done
 

@@ -134,7 +134,7 @@ def test_code_and_data_of_a_laptop_train_with_a_store_that_only_pods_reach(envir
     done = trainyard("run", str(tmp_path / "shop.yaml"), *own, "--name", f"{RUN}-shop", *QUICK[2:6])
     assert done.returncode == 0, done.stderr
     assert "✓ data.path: 1 file, " in done.stderr and (REPORTS / f"{RUN}-shop.html").exists()
-    assert document("models", "list", *own)[0]["versions"]
+    assert [version["serves"] for version in document("models", "list", *own)] == [True]
 
 
 def test_a_model_that_the_gate_refused_is_said_so(finished: str, environment: Path) -> None:
