@@ -182,6 +182,7 @@ ELASTIC = {
     "target": "local",
     "storage": "s3://bucket/runs",
     "storage_encryption": {"kms_key": "alias/runs"},
+    "notify": {"url": "https://hooks.example/trainyard", "body": "json", "events": ["failed"]},
     "pools": {"here": {"kind": "cpu", "workers": {"min": 2, "max": 4}, "resources": RESOURCES}},
     "placement": {"default": "here"},
 }

@@ -9,6 +9,9 @@ from trainyard.contract.document import FrozenModel
 METADATA = b"trainyard.answers"
 """The key of the metadata of a Parquet file under which its `AnswersDescription` is."""
 
+FORMAT = "parquet"
+"""The format of the files."""
+
 PROBABILITIES = "probabilities"
 
 

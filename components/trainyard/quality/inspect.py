@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from trainyard import uris
 from trainyard.contract import version, window
-from trainyard.contract.answer_log import METADATA, AnswersDescription
+from trainyard.contract.answer_log import FORMAT, METADATA, AnswersDescription
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA
@@ -218,7 +218,7 @@ def _served(name: str, label: str | None, time_zone: str, declared: Declared) ->
 def described_answers(path: str) -> AnswersDescription | None:
     """Return the description of the first file of the log of a server's answers at `path`, None of other data."""
     source = find_source(path)
-    if source.kind != "parquet":
+    if source.kind != FORMAT:
         return None
     with seekable_file(source.tables[0].path) as stream, suppress(pa.ArrowInvalid):
         text = (parquet.read_schema(stream).metadata or {}).get(METADATA)

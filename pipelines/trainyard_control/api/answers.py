@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard.contract.answer_log import METADATA, PROBABILITIES, AnswersDescription
+from trainyard.contract.answer_log import FORMAT, METADATA, PROBABILITIES, AnswersDescription
 from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.report.plots import page
 from trainyard.spec.recipe import Recipe
@@ -178,7 +178,7 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
     from trainyard.storage.listing import seekable_file
 
     tables: dict[str, tuple[AnswersDescription, list[pa.Table]]] = {}
-    for file in find_source(path, "parquet").tables:
+    for file in find_source(path, FORMAT).tables:
         with seekable_file(file.path) as stream:
             opened = parquet.ParquetFile(stream)
             text = (opened.schema_arrow.metadata or {}).get(METADATA)

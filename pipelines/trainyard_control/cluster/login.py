@@ -42,13 +42,17 @@ class _NoLogin:
 
 
 class Login:
-    """The login of an environment's `kubeflow` section, or that of the pod in which the process runs."""
+    """The login of an environment's `kubeflow` section, or that of the pod in which the process runs.
 
-    def __init__(self, settings: Kubeflow) -> None:
+    address: the URL of the server; default: the endpoint, '' for one that the Kubernetes API server or a Service gives.
+    """
+
+    def __init__(self, settings: Kubeflow, address: str = "") -> None:
+        address = address or settings.endpoint
         self.command, self._cookie = settings.token_command, settings.cookie_file
-        self._inside = bool(not settings.endpoint and os.environ.get("KUBERNETES_SERVICE_HOST"))
+        self._inside = bool(not address and os.environ.get("KUBERNETES_SERVICE_HOST"))
         # Through the Kubernetes API server the login is that of KUBECONFIG.
-        self.applies = bool(settings.endpoint or self._inside)
+        self.applies = bool(address or self._inside)
         self._file = settings.token_file if self.applies else ""
         if self._inside and not self._file:
             own = os.environ.get(_OWN_VARIABLE) or _OWN_TOKEN

@@ -138,7 +138,7 @@ def _connect(environment: Environment) -> tuple[Cluster, str]:
     configuration.host = settings.model_registry.rstrip("/")
     configuration.ssl_ca_cert = bundle_file(environment) or None
     api = ApiClient(configuration)
-    Login(settings).attach(api, environment.namespace)
+    Login(settings, settings.model_registry).attach(api, environment.namespace)
     return Cluster(api, settings.namespace), _API
 
 
