@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import signal
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from trainyard import memory
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
@@ -23,7 +26,7 @@ from trainyard.storage import storage
 from trainyard_control.api.progress import Screen
 from trainyard_control.api.run import _executed
 from trainyard_control.cli.verbs.run import run as run_command
-from trainyard_control.local import retention
+from trainyard_control.local import local_run, retention
 from trainyard_control.local.local_run import LocalRun, explain_folder
 from trainyard_control.search import bench, learning_curve, sweep
 from trainyard_control.search.search_space import parse
@@ -80,6 +83,23 @@ def test_input_workers_of_the_environment_reach_the_training_unless_a_program_of
     own = digits.model_copy(update={"train": digits.train.model_copy(update={"command": ["python", "own.py"]})})
     with pytest.raises(ConfigurationError, match="reads the examples itself, and the environment has 3 input workers"):
         Run(own, local_environment, "own", None, Quiet()).execute()
+
+
+def test_a_step_that_prints_much_is_read_at_the_speed_of_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    child = SimpleNamespace(lines=["x" * 99 + "\n"] * 20_000, pid=1)
+    running = SimpleNamespace(child=child, wait=lambda: 0, require_undisturbed=lambda step: None)
+    monkeypatch.setattr(local_run, "step_process", lambda *_: nullcontext(running))
+    monkeypatch.setattr(memory, "peak_mib", lambda pid: looks.append(pid) or 1)
+    with storage.stage(f"{tmp_path}/output", producer="trainyard.push"):
+        pass
+    local = environment.load("local").model_copy(update={"storage": str(tmp_path)})
+    run = LocalRun(recipes.load("digits"), local, "r1", None, Quiet(), folder=str(tmp_path))
+    run._process("push", f"{tmp_path}/output", {})
+    assert (tmp_path / "push.log").stat().st_size == 2_000_000
+    assert 1 <= len(looks) < 1_000
 
 
 def judged(root: Path, destination: Path) -> str:
