@@ -25,6 +25,7 @@ pytestmark = pytest.mark.cluster
 
 RUN = "0b9f4c1e-0000-4000-8000-000000000009"
 IMAGE = "python:3.11-slim-bookworm"
+TRAINYARD_IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
             "kubeflow": {"endpoint": kubeflow.address},
             "volume": {"claim": "runs", "path": "/mnt/runs"},
             "storage": "/mnt/runs/x",
-            "images": {"cpu": IMAGE},
+            "images": {"cpu": TRAINYARD_IMAGE},
             "pools": {"cpu": {"kind": "cpu", "resources": {kind: amounts for kind in ("requests", "limits")}}},
             "placement": {"default": "cpu"},
         }
@@ -109,10 +110,20 @@ def test_data_are_uploaded_once_and_the_pods_are_gone(environment: Path, namespa
     until(lambda: "trainyard-" not in namespace.kubectl("get", "pods", "-o", "name"), 30)
 
 
-def test_a_volume_is_not_written_from_here(environment: Path) -> None:
-    done = trainyard(environment, "models", "rollback", "digits@1")
-    assert done.returncode == 20 and done.stderr.count("\n") == 1
-    assert "is on a volume that is not mounted on this machine, from which it is only read. Mount" in done.stderr
+def test_a_version_is_named_and_rolled_back_by_a_pod(environment: Path, namespace: Namespace) -> None:
+    done = trainyard(environment, "models", "alias", "night", "digits@2", LOGNAME="ana")
+    assert (done.returncode, done.stderr) == (0, "alias night names digits@2\n")
+    done = trainyard(environment, "models", "rollback", "digits@1", LOGNAME="ana")
+    assert done.returncode == 0 and "version 3 serves in /mnt/runs/x/digits/models, a copy of" in done.stderr
+    models = "/mnt/runs/x/digits/models"
+    champion = json.loads(namespace.kubectl("exec", "filler", "--", "cat", f"{models}/champion.json"))
+    assert champion["version"] == 3
+    shown = json.loads(trainyard(environment, "models", "show", "digits@3", "-o", "json").stdout)
+    assert (shown["by"], shown["restored"], shown["serves"]) == ("ana", 1, True)
+    done = trainyard(environment, "models", "rollback", "digits@9")
+    assert done.returncode == 20 and f"{models}: no version '9'." in done.stderr and done.stderr.count("\n") == 1
+    done = trainyard(environment, "runs", "note", "digits-9", "good")
+    assert done.returncode and done.stderr.count("\n") == 1
 
 
 def test_a_missing_right_is_named(environment: Path, namespace: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Outputs on a volume that is not mounted here: read from copies on this machine; uploads alone are written."""
+"""Outputs on a volume that is not mounted here: read from copies on this machine, written by pods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Member(Protocol):
 
 
 class Reader(Protocol):
-    """Reads the files of a volume, and sends uploads to it. Paths are those of the pods."""
+    """Reads the files of a volume, and changes them by pods. Paths are those of the pods."""
 
     def file(self, path: str) -> Path:
         """Return a local copy of a file; nothing is at the returned path if there is none."""
@@ -38,9 +38,12 @@ class Reader(Protocol):
     def send(self, path: str, files: Mapping[str, Callable[[], Member]], last: str) -> None:
         """Publish `files`, by name, as a folder: whole and checked, or not at all. The file `last` comes last."""
 
+    def run(self, arguments: list[str]) -> str:
+        """Run `trainyard` where the volume is mounted, and return its output. Raises the error that ended it."""
+
 
 class VolumeCopies:
-    """The backend of `storage` for a volume: reading copies files here, writing is refused but for `send`."""
+    """The backend of `storage` for a volume: reading copies files here, writing is refused but for `send` and `run`."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -48,6 +51,10 @@ class VolumeCopies:
     def send(self, uri: str, files: Mapping[str, Callable[[], Member]], last: str) -> None:
         """Send files as `Reader.send`."""
         self._reader.send(uri, files, last)
+
+    def run(self, *arguments: str) -> str:
+        """Run a command as `Reader.run`."""
+        return self._reader.run([*arguments])
 
     def committed(self, uri: str) -> Manifest | None:
         """Return the manifest of a committed folder."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -131,6 +132,11 @@ class Versions(Sequence[Version]):
     def _read(self) -> None:
         self._versions, self.caution = read_versions(self.folder, Version)
 
+    def _changed(self) -> None:
+        self._read()
+        if not storage.volume(self.folder):  # the command that changed it there wrote its index too
+            index.write_again(self.folder)
+
     def __len__(self) -> int:
         return len(self._versions)
 
@@ -169,10 +175,13 @@ class Versions(Sequence[Version]):
         if not version and name not in found.aliases:
             raise ConfigurationError(f"{self.folder}: {name} is not an alias. Name an alias to remove.")
         if not dry_run:
-            with storage.lease(self.folder):
-                set_alias(self.folder, name, found.number if version else None)
-            self._read()
-            index.write_again(self.folder)
+            if volume := storage.volume(self.folder):
+                named = [f"{self.folder}@{found.number}"] if version else [self.folder, "--remove"]
+                volume.run("models", "alias", name, *named)
+            else:
+                with storage.lease(self.folder):
+                    set_alias(self.folder, name, found.number if version else None)
+            self._changed()
         return self[str(found.number)]
 
     def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
@@ -182,10 +191,14 @@ class Versions(Sequence[Version]):
         champion.json points to it. Raises `DataError` if the version's files are missing or changed, and as `alias`;
         then nothing is changed.
         """
-        done = roll_back(self.folder, version, dry_run)
+        if (volume := storage.volume(self.folder)) and not dry_run:
+            named = f"{self.folder}@{version}" if version else self.folder
+            answer = json.loads(volume.run("models", "rollback", named, "-o", "json"))
+            done = Rollback(**{field.name: answer[field.name] for field in fields(Rollback)})
+        else:
+            done = roll_back(self.folder, version, dry_run)
         if not dry_run:
-            self._read()
-            index.write_again(self.folder)
+            self._changed()
         if done.changed and not dry_run:
             text = f"{self.folder}: version {done.version} serves instead of {done.replaced}"
             copied = f", a copy of version {done.restored}" if done.restored != done.version else ""

@@ -1,4 +1,4 @@
-"""Reads a volume of a cluster from this machine, and uploads to it, through pods that live as long as the command."""
+"""Reads and changes a volume of a cluster from this machine, through pods that live as long as the command."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 from websocket import ABNF, WebSocketException
 
-from trainyard.errors import InfrastructureError, TrainyardError, TransientError
+from trainyard.errors import InfrastructureError, TrainyardError, TransientError, from_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.diagnosis import conditions
 from trainyard.kubernetes.pod_spec import pod_spec
+from trainyard.steps.push.versions import person
 from trainyard.storage.manifest import STAGING
 from trainyard_control.cluster import volume_program
 from trainyard_control.cluster.environments import missing_right
@@ -123,6 +124,19 @@ class VolumePod:
                 f"{path}: cannot be written to its volume ({error or 'the connection broke'}). Make room if it is "
                 "full, and run the same command again."
             )
+
+    def run(self, arguments: list[str]) -> str:
+        """Run `trainyard` with `arguments` in the pod that may write, and return what it prints.
+
+        Raises the error that ended it, with its sentence.
+        """
+        command = ["env", f"LOGNAME={person()}", "python3", "-m", "trainyard_control.cli.main", *arguments]
+        with tempfile.TemporaryFile() as output:
+            status, error = self._execute("write", command, output)
+            if status != 0:
+                raise from_code(status, error.removeprefix("✗ ") or f"{self._subject}: the connection broke.")
+            output.seek(0)
+            return output.read().decode()
 
     def _copy(self, path: str) -> Path:
         return Path(self._folder.name) / path.lstrip("/")
