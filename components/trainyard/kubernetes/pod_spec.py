@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.spec.environment import CA_FOLDER, CaBundle, SecretKey, Volume
 from trainyard.spec.hardware.catalog import Platform
@@ -83,6 +84,18 @@ def bundle_source(bundle: CaBundle) -> Manifest:
     if bundle.secret:
         return {"secret": {"secretName": bundle.secret}}
     return {"configMap": {"name": bundle.config_map}}
+
+
+def short_pod(name: str, spec: Manifest, seconds: int) -> Manifest:
+    """Return the pod `name` of `spec` that a command starts: without a token, it ends after `seconds` at most."""
+    spec = spec | {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": seconds,
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+    }
+    metadata = {"name": name, "labels": {labels.APPLICATION: "trainyard"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def variables(values: Mapping[str, str], secrets: Mapping[str, SecretKey]) -> list[Manifest]:

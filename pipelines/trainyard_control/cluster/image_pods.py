@@ -11,9 +11,8 @@ from typing import Any
 
 from trainyard.contract import keys
 from trainyard.errors import ExitCode, listed
-from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, Manifest
-from trainyard.kubernetes.pod_spec import pod_spec, variables
+from trainyard.kubernetes.pod_spec import pod_spec, short_pod, variables
 from trainyard.spec.environment import Environment
 from trainyard.uris import is_bucket
 from trainyard_control.cluster import checks, image_program
@@ -43,14 +42,7 @@ def image_pod(environment: Environment, image: str, name: str) -> Manifest:
         "env": variables(environment.variables, {}),
         "resources": _RESOURCES,
     }
-    spec |= {
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": _LIFE_SECONDS,
-        "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-    }
-    metadata = {"name": name, "labels": {labels.APPLICATION: "trainyard"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return short_pod(name, spec, _LIFE_SECONDS)
 
 
 def look(cluster: Cluster, environment: Environment, images: Mapping[str, tuple[str, str]]) -> Iterator[Check]:

@@ -21,9 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 from websocket import ABNF, WebSocketException
 
 from trainyard.errors import InfrastructureError, TrainyardError, TransientError, from_code
-from trainyard.kubernetes import labels
 from trainyard.kubernetes.diagnosis import conditions
-from trainyard.kubernetes.pod_spec import pod_spec
+from trainyard.kubernetes.pod_spec import pod_spec, short_pod
 from trainyard.steps.push.versions import person
 from trainyard.storage.manifest import STAGING
 from trainyard_control.cluster import volume_program
@@ -58,14 +57,7 @@ def volume_pod(environment: Environment, name: str, writes: bool = False) -> Man
         "resources": _RESOURCES,
         "volumeMounts": mounts,
     }
-    spec |= {
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": _LIFE_SECONDS,
-        "terminationGracePeriodSeconds": 0,
-        "automountServiceAccountToken": False,
-    }
-    metadata = {"name": name, "labels": {labels.APPLICATION: "trainyard"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return short_pod(name, spec, _LIFE_SECONDS)
 
 
 @dataclass
