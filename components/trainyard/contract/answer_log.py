@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from trainyard.contract.document import FrozenModel
 
 METADATA = b"trainyard.answers"
 """The key of the metadata of a Parquet file under which its `AnswersDescription` is."""
 
-FORMAT = "parquet"
+FORMAT: Final = "parquet"
 """The format of the files."""
 
 PROBABILITIES = "probabilities"
