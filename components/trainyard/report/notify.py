@@ -75,8 +75,9 @@ def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], ou
         return  # by the person in front of it
     if record["failure"]:
         tell("failed", f"failed. {record['failure']}")
-    elif pushed := record.get("pushed"):
-        tell("pushed", f"pushed version {pushed['version']}")
+    elif pushed := outputs.pushed:
+        again = f"pushed nothing new: the same model is version {pushed.version} already"
+        tell("pushed", again if pushed.already else f"pushed version {pushed.version}")
     elif outputs.gates and outputs.verdict == "refused":
         tell("refused", f"the gate refused the model: {recorded_refusal(record)}")
 
