@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from trainyard.contract.document import FrozenModel
@@ -34,6 +34,12 @@ class AnswersDescription(FrozenModel):
     targets: list[str] | None
     own: dict[str, str]
     left_out: list[str]
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> AnswersDescription | None:
+        """Return the description in the metadata of a Parquet file, None if it is of other data."""
+        text = (metadata or {}).get(METADATA)
+        return cls.model_validate_json(text) if text else None
 
     @property
     def predictions(self) -> list[str]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from trainyard import uris
 from trainyard.contract import version, window
-from trainyard.contract.answer_log import FORMAT, METADATA, AnswersDescription
+from trainyard.contract.answer_log import FORMAT, AnswersDescription
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA
@@ -221,8 +221,7 @@ def described_answers(path: str) -> AnswersDescription | None:
     if source.kind != FORMAT:
         return None
     with seekable_file(source.tables[0].path) as stream, suppress(pa.ArrowInvalid):
-        text = (parquet.read_schema(stream).metadata or {}).get(METADATA)
-        return AnswersDescription.model_validate_json(text) if text else None
+        return AnswersDescription.from_metadata(parquet.read_schema(stream).metadata)
     return None
 
 

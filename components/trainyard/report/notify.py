@@ -8,7 +8,6 @@ check them with a public library.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import json
@@ -64,12 +63,12 @@ def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], ou
     fields = {name: record.get(name) for name in names}
     report = f" Report: {record['report']}" if record.get("report") else ""
 
-    def tell(event: Event, what: str) -> None:
-        text = f"{record['recipe']}, run {record['run_id']}: {what.rstrip('.')}.{report}"
+    def tell(event: Event, sentence: str) -> None:
+        text = f"{record['recipe']}, run {record['run_id']}: {sentence.rstrip('.')}.{report}"
         send(settings, Message(event, text, fields, folder))
 
     movements = outputs.evaluation.drift if outputs.evaluation else []
-    if moved := [sentence for movement in movements for sentence in movement.sentences]:
+    if moved := [each for movement in movements for each in movement.sentences]:
         tell("drifted", f"the data have drifted from the champion's: {listed(moved, _LISTED, '; ')}")
     if record["exit_code"] == ExitCode.INTERRUPTED:
         return  # by the person in front of it
@@ -124,7 +123,7 @@ def _post(settings: Notify, message: Message) -> str:
         return f"{URL_VARIABLE}: holds no https:// address. Give that of the webhook."
     try:
         request = urllib.request.Request(url, *_signed(settings, message))  # noqa: S310 - checked above
-    except (ValueError, binascii.Error):
+    except ValueError:  # as of base64
         return f"{KEY_VARIABLE}: holds no key. Give whsec_ and 24 to 64 random bytes in base64."
     fault = [f"{address.hostname}: did not answer within {_SECONDS:.0f} s."]
     opener = urllib.request.build_opener(_NoRedirect)
@@ -138,9 +137,9 @@ def _post(settings: Notify, message: Message) -> str:
             retry(call, _is_busy, seconds=_SECONDS - _ATTEMPT_SECONDS, first_pause=1, longest_pause=8)
             fault[0] = ""
         except HTTPError as error:
-            to = urlsplit(error.headers.get("Location", "")).hostname
-            what = f"redirects to {to}, which is not followed" if error.code // 100 == 3 else f"answered {error.code}"
-            fault[0] = f"{address.hostname}: {what} ({escape.one_line(error.reason)})."
+            target = urlsplit(error.headers.get("Location", "")).hostname
+            redirect = f"redirects to {target}, which is not followed" if error.code // 100 == 3 else ""
+            fault[0] = f"{address.hostname}: {redirect or f'answered {error.code}'} ({escape.one_line(error.reason)})."
         except (OSError, HTTPException) as error:
             fault[0] = f"{address.hostname}: {escape.one_line(error)}."
 

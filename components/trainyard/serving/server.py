@@ -116,8 +116,8 @@ class Server:
         except ConnectionError:  # the client is gone
             raise
         except web.HTTPRequestEntityTooLarge:
-            most = f"{self._options.request_bytes:,} bytes"
-            response = _error(413, f"the request: has more than {most}. Send fewer records.")
+            limit = f"{self._options.request_bytes:,} bytes"
+            response = _error(413, f"the request: has more than {limit}. Send fewer records.")
         except SlowBody as error:
             response = _error(408, str(error))
             response.force_close()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainyard.contract.answer_log import FORMAT, METADATA, PROBABILITIES, AnswersDescription
+from trainyard.contract.answer_log import FORMAT, PROBABILITIES, AnswersDescription
 from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.report.plots import page
 from trainyard.spec.recipe import Recipe
@@ -181,10 +181,9 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
     for file in find_source(path, FORMAT).tables:
         with seekable_file(file.path) as stream:
             opened = parquet.ParquetFile(stream)
-            text = (opened.schema_arrow.metadata or {}).get(METADATA)
-            if text is None:
+            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata)
+            if about is None:
                 raise DataError(f"{path}: {file.name} is no file of `trainyard serve --log`. Name the folder of a log.")
-            about = AnswersDescription.model_validate_json(text)
             names = opened.schema_arrow.names
             key = about.own.get(on, on)
             if key not in names:

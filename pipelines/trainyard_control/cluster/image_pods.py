@@ -87,7 +87,7 @@ def verdict(title: str, variant: str, image: str, contents: Mapping[str, Any]) -
     has, needed = contents["distributions"], image_versions()[variant]
     python, wanted = (".".join(map(str, version)) for version in (contents["python"], PYTHON))
     lacks = [f"{name} {version}" for name, version in needed.items() if name not in has]
-    others = [
+    different = [
         f"{name} {has[name]} instead of {version}"
         for name, version in needed.items()
         if has.get(name, version) != version
@@ -100,7 +100,7 @@ def verdict(title: str, variant: str, image: str, contents: Mapping[str, Any]) -
     if lacks:
         faults.append(f"lacks {len(lacks)} packages: {listed(lacks, _SHOWN)}")
     faults += [f"user {contents['user']} cannot write in {path}" for path in contents["unwritable"]]
-    notes = [f"has {listed(others, _SHOWN)}"] if others else []
+    notes = [f"has {listed(different, _SHOWN)}"] if different else []
     if not contents["libgomp"]:
         notes.append("lacks libgomp.so.1, which wheels such as LightGBM's need")
     sentence = f"{image} {'; '.join([*faults, *notes])}"
