@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import re
 import secrets
@@ -121,7 +122,7 @@ def write_text(uri: str, text: str) -> None:
     with os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _write_new(final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), final, content)
+            _write_new(_temporary_path(final), final, io.BytesIO(content))
             reserved.unlink(missing_ok=True)
         except OSError as error:
             if disk.disk_full_cause(error) is None or not _overwrite(reserved, content):
@@ -132,16 +133,9 @@ def write_text(uri: str, text: str) -> None:
 
 def publish_file(path: Path, uri: str) -> None:
     final = Path(uri)
-    temporary = final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}")
     with os_errors(final):
-        try:
-            with path.open("rb") as source, temporary.open("wb") as stream:
-                shutil.copyfileobj(source, stream, 1 << 20)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(final)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with path.open("rb") as source:
+            _write_new(_temporary_path(final), final, source)
         _sync(final.parent)
 
 
@@ -154,9 +148,7 @@ def reserve(uri: str, size: int) -> None:
     final = Path(uri)
     with os_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        _write_new(
-            final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}"), _reserved_path(final), bytes(size)
-        )
+        _write_new(_temporary_path(final), _reserved_path(final), io.BytesIO(bytes(size)))
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
@@ -295,16 +287,20 @@ def _content(path: Path, limit: int) -> bytes | None:
     return None
 
 
-def _write_new(temporary: Path, final: Path, content: bytes) -> None:
-    """Write `content` to `final` through the new file `temporary`, which is removed in any case."""
+def _write_new(temporary: Path, final: Path, source: IO[bytes]) -> None:
+    """Copy `source` to `final` through the new file `temporary`, which is removed in any case."""
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            shutil.copyfileobj(source, stream, 1 << 20)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary_path(final: Path) -> Path:
+    return final.with_name(f".{final.name}.{secrets.token_hex(4)}{TEMPORARY}")
 
 
 def _reserved_path(final: Path) -> Path:
