@@ -950,9 +950,10 @@ def test_a_server_answers_other_origins_compresses_logs_requests_and_ends_slow_c
             return socket.create_connection((host, int(port)), timeout=30)
 
         head = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: m\r\n"
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
         with ExitStack() as opened:
+            opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, files)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(files[1], 4096), files[1]))
             idle = [opened.enter_context(connection()) for _ in range(1000)]
             assert send("POST", body).status == 200
             slow = opened.enter_context(connection())
