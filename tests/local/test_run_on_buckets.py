@@ -138,7 +138,7 @@ def test_the_components_of_the_pipeline_find_each_others_outputs_in_a_bucket(
     root = f"{store.uri}/pipeline"
     kind = environments.load("kind").model_copy(update={"storage": root})
     remote, sent = uploads.with_uploads(recipe, kind)
-    uploads.send(sent)
+    uploads.send(sent, kind)
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "tasks"))
     train_pipeline(recipe=yaml.safe_dump(remote.model_dump(mode="json")), storage=root)
     (run,) = storage.children(f"{root}/digits/runs")

@@ -24,6 +24,8 @@ from trainyard.storage.buckets import objects, s3
 from trainyard_control.api import uploads as api
 from trainyard_control.local import retention
 
+KIND = environments.load("kind")
+
 
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
@@ -40,7 +42,7 @@ def pets(tmp_path: Path) -> Path:
 
 def bring(path: object, root: str) -> uploads.Upload:
     upload = uploads.plan(str(path), root, "data.path")
-    api.send({"data.path": upload})
+    api.send({"data.path": upload}, KIND)
     return upload
 
 
@@ -68,8 +70,8 @@ def test_a_step_elsewhere_unpacks_the_wheels_of_the_storage(
     recipe = recipes.load("digits").model_copy(update={"packages": {path.name: wheel}})
     environment = environments.load("kind").model_copy(update={"storage": uri})
     remote, planned = api.with_uploads(recipe, environment)
-    assert api.send(planned)[0].startswith(f"packages.{path.name}: 1 file")
-    assert "is in" in api.send(planned)[0]
+    assert api.send(planned, environment)[0].startswith(f"packages.{path.name}: 1 file")
+    assert "is in" in api.send(planned, environment)[0]
     path.unlink()
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "there"))
     assert (recipe_packages.folder(wheels(remote)) / "shift.py").read_text() == "WIDTH = 5\n"
@@ -142,7 +144,7 @@ def test_a_file_that_changes_meanwhile_ends_the_upload_without_a_manifest(store:
     upload = uploads.plan(str(pets), uri, "data.path")
     (pets / "dog/1.jpg").write_text("DOG/1.jpg")
     with pytest.raises(InfrastructureError, match=r"dog/1.jpg: was changed while it was uploaded"):
-        api.send({"data.path": upload})
+        api.send({"data.path": upload}, KIND)
     assert storage.committed(upload.folder) is None
 
 
@@ -160,10 +162,10 @@ def test_a_large_file_goes_in_parts_and_continues_after_a_cut(tmp_path: Path, mo
         store.fault = lambda request: "reset" if "partNumber=4" in request.path else None
         with monkeypatch.context() as impatient, pytest.raises(TransientError, match=r"large.bin: cannot be reached"):
             impatient.setattr(objects, "DEADLINE_SECONDS", 0.1)
-            api.send({"data.path": upload})
+            api.send({"data.path": upload}, KIND)
         assert not read(upload.uri)
         store.calm()
-        api.send({"data.path": upload})
+        api.send({"data.path": upload}, KIND)
         again = {request.path.partition("partNumber=")[2][:1] for request in sent(store)} - {""}
         assert "4" in again and "1" not in again
         assert read(upload.uri) == {"large.bin": file.read_bytes()}
@@ -177,17 +179,17 @@ def test_a_large_file_that_changes_is_not_stored(
     upload = uploads.plan(str(file), uri, "data.path")
     file.write_bytes(bytes(16 << 20) + bytes([1]) * (1 << 20))
     with pytest.raises(InfrastructureError, match=r"was changed while it was uploaded"):
-        api.send({"data.path": upload})
+        api.send({"data.path": upload}, KIND)
     assert not read(upload.uri)
 
 
 def test_more_than_the_limit_is_asked_for_with_size_and_time(store: Store, uri: str, pets: Path) -> None:
     upload, asked = uploads.plan(str(pets), uri, "data.path"), []
     with pytest.raises(ConfigurationError, match=r"--upload-limit 10: .* of data.path would be uploaded, in about 0 s"):
-        api.send({"data.path": upload}, "10", lambda text: bool(asked.append(text)))
+        api.send({"data.path": upload}, KIND, "10", lambda text: bool(asked.append(text)))
     assert asked and uploads.missing(upload) == list(upload.files)
-    api.send({"data.path": upload}, "10", lambda text: True)
-    assert api.send({"data.path": upload}, "10") == [f"data.path: is in {upload.folder} already"]
+    api.send({"data.path": upload}, KIND, "10", lambda text: True)
+    assert api.send({"data.path": upload}, KIND, "10") == [f"data.path: is in {upload.folder} already"]
 
 
 def test_what_cannot_be_uploaded_is_said(tmp_path: Path) -> None:

@@ -86,9 +86,7 @@ def submit(
     >>> ty.submit("digits", environment="kind").run_id  # doctest: +SKIP
     """
     submission = prepare(recipe, environment, overrides(set_, settings), name, day, from_step)
-    if submission.uploads:
-        environments.readable_storage(submission.environment)
-    uploads.send(submission.uploads, upload_limit)
+    uploads.send(submission.uploads, submission.environment, upload_limit)
     return send(submission)
 
 

@@ -50,12 +50,16 @@ def with_uploads(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict
     return recipe, found | code
 
 
-def send(named: dict[str, Upload], limit: str = LIMIT, confirm: Confirm | None = None) -> list[str]:
-    """Upload what the storage lacks of `named`, with a bar on a terminal, and return a sentence for each.
+def send(
+    named: dict[str, Upload], environment: Environment, limit: str = LIMIT, confirm: Confirm | None = None
+) -> list[str]:
+    """Upload what `environment`'s storage lacks of `named`, with a bar on a terminal, and return a sentence for each.
 
     If that is more than `limit`, `confirm` is asked; without it, or with no as the answer, it is refused with
     `ConfigurationError`, and nothing is sent.
     """
+    if named:
+        environments.readable_storage(environment)
     lacking = {name: uploads.missing(upload) for name, upload in named.items()}
     sizes = {name: sum(named[name].files[path].bytes for path in paths or ()) for name, paths in lacking.items()}
     total = sum(sizes.values())
@@ -79,9 +83,8 @@ def upload(path: str, environment: str, limit: str = LIMIT, confirm: Confirm | N
             f"{loaded.name}: '{path}' is on this machine, and the storage {loaded.storage} is no bucket and no volume. "
             "Copy it to a folder that the steps mount, and name that."
         )
-    environments.readable_storage(loaded)
     planned = uploads.plan(os.path.abspath(path), loaded.storage, loaded.name)  # noqa: PTH100 - keeps a glob
-    (sentence,) = send({path: planned}, limit, confirm)
+    (sentence,) = send({path: planned}, loaded, limit, confirm)
     return planned.uri, sentence
 
 

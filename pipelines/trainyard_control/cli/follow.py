@@ -28,11 +28,8 @@ _MARKS = {"done": "✓", "failed": "✗", "waiting": "…", "running": "·"}
 def upload_and_send(submission: Submission, upload_limit: str) -> Submitted:
     """Upload what the run reads, and start it or find the run of its name."""
     from trainyard_control.api import uploads
-    from trainyard_control.cluster.environments import readable_storage
 
-    if submission.uploads:
-        readable_storage(submission.environment)
-    for sentence in uploads.send(submission.uploads, upload_limit, confirm):
+    for sentence in uploads.send(submission.uploads, submission.environment, upload_limit, confirm):
         say(f"✓ {sentence}", err=True)
     return send(submission)
 
