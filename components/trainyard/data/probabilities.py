@@ -35,8 +35,10 @@ def _ending(model: keras.Model, features: Sequence[Feature]) -> Literal["softmax
         fixed = [variable.value for variable in model.non_trainable_variables]
         answer, _ = model.stateless_call(weights, fixed, inputs, training=False)
         answers.append(keras.ops.convert_to_numpy(keras.ops.cast(answer, "float32")))
+        if not (answers[-1].min() >= 0 and answers[-1].max() <= 1):
+            return ""  # most models in the first draw: a draw costs as much as a step
     outputs = np.concatenate(answers)
-    if not (outputs.min() >= 0 and 0 < outputs.max() <= 1):
+    if outputs.max() == 0:
         return ""
     return "softmax" if np.allclose(outputs.sum(axis=1), 1, atol=0.05) else "sigmoid"  # of bfloat16 too
 

@@ -315,12 +315,12 @@ def has_top5(document: Examples) -> bool:
 
 
 def top5(objective: Objective, outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return float32 (batch,): 1 if the label is among the five largest logits; 0 for other tasks.
+    """Return float32 (batch,): 1 if the label is among the five largest logits; 0 without `has_top5`.
 
     Ties go to the lower id, as in evaluate.
     """
-    if not isinstance(objective, Classification):
-        return ops.zeros_like(objective.metric(outputs, labels))
+    if not isinstance(objective, Classification) or objective.classes <= _TOP:
+        return ops.zeros_like(outputs[:, 0])
     ids = ops.reshape(ops.cast(labels, "int32"), (-1, 1))
     own = ops.take_along_axis(outputs, ids, axis=-1)
     lower = ops.less(np.arange(objective.classes, dtype=np.int32), ids)

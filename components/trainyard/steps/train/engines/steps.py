@@ -126,9 +126,10 @@ class Steps(ABC):
 
     def enter_phase(self) -> int:
         """Make the phase of the next step current for what is traced now; return its number."""
-        self.phases.enter(self.step)
-        self.resizing.enter(self.step)
-        return self.phase(self.step)
+        step = self.step
+        self.phases.enter(step)
+        self.resizing.enter(step)
+        return self.phase(step)
 
     def named_variables(self) -> dict[str, Any]:
         """Return the variables of the model and of the phases' optimizers by their names in a checkpoint."""

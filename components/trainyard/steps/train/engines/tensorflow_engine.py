@@ -242,13 +242,13 @@ class TensorFlowSteps(Steps):
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(error.message.splitlines()[0]) from error
-        return [float(value) for value in mean]
+        return np.asarray(mean).tolist()
 
     def evaluate(self, batches: Any, count: int, totals: np.ndarray) -> np.ndarray:
         return np.asarray(self._evaluate(batches, tf.constant(count, tf.int64), tf.constant(totals)))
 
     def mean(self, worker_values: Sequence[float]) -> list[float]:
-        return [float(value) for value in self._mean(tf.constant(worker_values, tf.float32))]
+        return np.asarray(self._mean(tf.constant(worker_values, tf.float32))).tolist()
 
     def all_reduce(self, count: int) -> None:
         self._all_reduce(tf.zeros((self.gradient_bytes // 4,)), tf.constant(count, tf.int64))
@@ -306,7 +306,10 @@ class TensorFlowSteps(Steps):
         return {name: np.asarray(memoryview(value)) for name, value in values.items()}
 
     def not_finite(self) -> str | None:
-        fine = self._finite().numpy()
+        if strategy.devices()[0].startswith("CPU"):  # nothing to copy; a trace costs more than many such passes
+            fine = [bool(np.isfinite(value).all()) for value in self.arrays().values()]
+        else:
+            fine = self._finite().numpy()
         return next((name for name, finite in zip(self._variables(), fine, strict=True) if not finite), None)
 
     @tf.function(autograph=False)
