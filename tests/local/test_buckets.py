@@ -15,8 +15,12 @@ from typing import Any
 import pytest
 from object_stores import FAULTS, Request, Store
 
+from trainyard.contract import version
+from trainyard.contract.pushed_versions import serving_version, version_numbers
+from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.runtime import step
+from trainyard.steps.push import versions
 from trainyard.storage import manifest, storage
 from trainyard.storage.buckets import bucket_folders, gcs, objects, s3
 
@@ -482,3 +486,22 @@ def test_a_cache_that_belongs_to_somebody_else_is_not_used(
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(InfrastructureError, match="belongs to another user"):
         storage.local(uri, "test")
+
+
+def test_an_approval_in_a_bucket_publishes_what_waited_and_removes_it(uri: str) -> None:
+    waiting = f"{uri}/candidate"
+    for number in (2, 3):
+        with storage.stage(f"{waiting}/{number}", "trainyard.push", last="saved_model.pb") as folder:
+            (folder / "saved_model.pb").write_text(f"model {number}")
+        manifest = storage.require(f"{waiting}/{number}", "push")
+        set_champion(waiting, Champion(version=number, path="", digest=version.digest(manifest), metrics={"mae": 1}))
+    assert serving_version(uri, "candidate") == f"{waiting}/3" and version_numbers(uri) == []
+    assert versions.approve(uri, "Ada", "good") == versions.Approved(3, f"{uri}/3", None)
+    best = champion(uri)
+    assert best is not None and best.approval is not None and best.approval.name == "Ada"
+    assert (
+        storage.read(best.path, "saved_model.pb") == b"model 3" and version.record(best.path).approval == best.approval
+    )
+    assert storage.children(waiting) == []
+    with pytest.raises(ConfigurationError, match="Ada approved version 3"):
+        versions.approve(uri, "Eve")

@@ -2,6 +2,9 @@
 
 The version that serves is the one in champion.json. A push and a rollback publish a new version before they set it, so
 that it also has the highest number, which TensorFlow Serving loads. An alias never changes what serves.
+
+A version that waits for approval is in the folder `CANDIDATE` beside the others, with a champion.json of its own:
+servers look for numbers, and do not see it. No two versions of both folders have one number.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ from pydantic import Field, StringConstraints, ValidationError
 from trainyard.contract import version as contents
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.document import FrozenModel
-from trainyard.contract.version import champion
+from trainyard.contract.version import Champion, champion
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
 from trainyard.measured import metric_text
 from trainyard.spec.gates import MAIN_METRIC
 from trainyard.storage import storage
+
+CANDIDATE = "candidate"
+"""The name of the version that waits for approval, and its folder among the versions."""
 
 _SHOWN = 10  # names in a sentence; chosen
 
@@ -53,6 +59,8 @@ def set_alias(destination: str, name: str, version: int | None) -> None:
 
     Raises `ConfigurationError` for an invalid name.
     """
+    if name == CANDIDATE and version is not None:
+        raise ConfigurationError(f"alias {name}: is the version that waits for approval. Choose another name.")
     known = {alias: number for alias, number in aliases(destination).items() if alias != name}
     try:
         document = Aliases(aliases=known | ({} if version is None else {name: version}))
@@ -64,18 +72,40 @@ def set_alias(destination: str, name: str, version: int | None) -> None:
     storage.write_text(storage.join(destination, Aliases.file), document.model_dump_json(indent=1))
 
 
+def candidates(destination: str) -> str:
+    """Return the folder of the versions of `destination` that wait for approval; a newer one replaces the others."""
+    return storage.join(destination, CANDIDATE)
+
+
+def candidate(destination: str) -> Champion | None:
+    """Return the version of `destination` that waits for approval, None without one. Raises as `champion`."""
+    found = champion(candidates(destination))
+    best = champion(destination) if found else None
+    return None if found and best and best.digest == found.digest else found
+
+
+def is_pushed_to(destination: str) -> bool:
+    """Return True if `destination` has a version, also if it only waits for approval."""
+    return bool(version_numbers(destination) or version_numbers(candidates(destination)))
+
+
 def serving_version(destination: str, name: str = "") -> str:
     """Return the folder of the version in `destination` that serves, or that `name` names: an alias or a number.
 
-    Reads champion.json or the aliases again at each call, so a server that polls it learns of a push or a rollback.
+    `CANDIDATE` is the version that waits for approval. Reads champion.json or the aliases again at each call, so a
+    server that polls it learns of a push, an approval or a rollback.
 
     Raises `DataError` if nothing serves yet, or as `champion`; `ConfigurationError` for an unknown name.
     """
+    if name == CANDIDATE and (waiting := candidate(destination)):
+        return waiting.path
     if name:
         return storage.join(destination, str(find_version(destination, name)))
     best = champion(destination)
     if best is None:
-        raise DataError(f"{destination}: no version serves, as there is no champion.json. Push a model, or name one.")
+        waiting = candidate(destination)
+        advice = f"Approve version {waiting.version}, which waits" if waiting else "Push a model, or name one"
+        raise DataError(f"{destination}: no version serves, as there is no champion.json. {advice}.")
     return best.path
 
 
@@ -106,6 +136,10 @@ def find_version(destination: str, name: str) -> int:
         return number
     if name in named:
         raise DataError(f"{destination}: version {number} of the alias '{name}' is gone. Set the alias again.")
+    if name == CANDIDATE:
+        waiting = candidate(destination)
+        state = f"version {waiting.version} waits for approval" if waiting else "no version waits for approval"
+        raise ConfigurationError(f"{destination}: '{name}': {state}. Name a version that was approved.")
     versions = ", ".join(map(str, numbers[-_SHOWN:])) or "none"
     aliases_text = f"; aliases: {', '.join(sorted(named)[:_SHOWN])}" if named else ""
     raise ConfigurationError(f"{destination}: no version '{name[:100]}'. Versions: {versions}{aliases_text}.{hint}")
@@ -129,6 +163,11 @@ class PushedVersion:
     def recipe(self) -> str:
         """The name of its recipe, '' if it is unknown."""
         return str(self.record.recipe.get("name", ""))
+
+    @property
+    def waits(self) -> bool:
+        """True if it serves when a person has approved it."""
+        return self.folder.split("/")[-2:-1] == [CANDIDATE]
 
     @property
     def name(self) -> str:
@@ -163,11 +202,11 @@ V = TypeVar("V", bound=PushedVersion)
 def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None) -> tuple[list[V], str]:
     """Return the versions in `folder`, newest first, and the problem with the serving version, '' without one.
 
-    newest: only as many of the newest are read, and those that serve or have an alias. Raises `DataError` if the file
-    of aliases is damaged.
+    newest: only as many of the newest are read, and those that serve, wait for approval or have an alias. Raises
+    `DataError` if the file of aliases is damaged.
     """
     numbers, named = version_numbers(folder), aliases(folder)
-    caution, serving = "", -1
+    caution, serving, waiting = "", -1, None
     try:
         best = champion(folder)
     except DataError as error:
@@ -179,9 +218,17 @@ def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None
                 f"TensorFlow Serving loads version {last}, and {f'version {serving}' if best else 'no version'} "
                 f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
             )
+    try:
+        waiting = candidate(folder)
+    except DataError as error:
+        caution = caution or str(error)
     recent = numbers if newest is None else numbers[-newest:]
     listed = [number for number in numbers if number in {*recent, serving, *named.values()}]
-    return [_version(folder, number, number == serving, named, kind) for number in reversed(listed)], caution
+    found = [_version(folder, number, number == serving, named, kind) for number in reversed(listed)]
+    if waiting:
+        beside = {CANDIDATE: waiting.version}
+        found.insert(0, _version(candidates(folder), waiting.version, False, beside, kind))
+    return found, caution
 
 
 def _version(folder: str, number: int, serves: bool, named: dict[str, int], kind: Callable[..., V]) -> V:

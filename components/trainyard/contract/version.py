@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from trainyard.contract.artifacts.gate import Override
+from trainyard.contract.artifacts.gate import Approval, Override
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import Statistics
@@ -121,8 +121,9 @@ class Champion(FrozenModel):
     """The model last pushed. path is the folder of its version, a SavedModel; metrics are those of its evaluation.
 
     pushed: when, in UTC, or when an equal model was pushed again; '' if an older version of Trainyard wrote it.
-    override: who had it pushed although a gate refused it, and why. checksum: of the other fields, so that an edit is
-    detected; '' if an older version of Trainyard wrote it.
+    override: who had it pushed although a gate refused it, and why. approval: who let it serve. compared: the digest of
+    the champion that a version which waits for approval was compared with, '' without one. checksum: of the other
+    fields, so that an edit is detected; '' if an older version of Trainyard wrote it.
     """
 
     file: ClassVar[str] = "champion.json"
@@ -133,6 +134,8 @@ class Champion(FrozenModel):
     metrics: dict[str, float]
     pushed: str = ""
     override: Override | None = Field(None, exclude_if=lambda override: override is None)
+    approval: Approval | None = Field(None, exclude_if=lambda approval: approval is None)
+    compared: str = Field("", exclude_if=lambda compared: not compared)
     checksum: str = Field("", exclude=True)
 
 

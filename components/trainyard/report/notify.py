@@ -76,7 +76,8 @@ def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], ou
         tell("failed", f"failed. {record['failure']}")
     elif pushed := outputs.pushed:
         again = f"pushed nothing new: the same model is version {pushed.version} already"
-        tell("pushed", again if pushed.already else f"pushed version {pushed.version}")
+        waits = ", which waits for approval" if pushed.waits else ""
+        tell("pushed", f"{again if pushed.already else f'pushed version {pushed.version}'}{waits}")
     elif outputs.gates and outputs.verdict == "refused":
         tell("refused", f"the gate refused the model: {recorded_refusal(record)}")
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import Evaluation
+from trainyard.contract.artifacts.evaluate import Evaluation, Mistake
 from trainyard.contract.artifacts.train import Prediction, Training
 from trainyard.contract.gang import training_needs
 from trainyard.contract.statistics.drift import FeatureStatistics, Histogram, Statistics
@@ -97,7 +97,10 @@ def render(
         if training
         else None,
         evaluation=evaluation,
-        mistakes=_mistakes(evaluation, outputs.folders),
+        mistakes=_mistakes(evaluation.worst if evaluation else [], outputs.folders),
+        differing=_mistakes(evaluation.disagreement.shown, outputs.folders)
+        if evaluation and evaluation.disagreement
+        else [],
         confused=_confused(evaluation),
         gates=outputs.gates,
         exports=outputs.exports,
@@ -142,17 +145,15 @@ def _quarantined(folders: dict[str, str], *, samples: bool) -> list[dict[str, st
     return [record | {"detail": "see quarantine.jsonl"} if record["detail"] in rare else record for record in records]
 
 
-def _mistakes(evaluation: Evaluation | None, folders: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the worst examples, each with its image as a data URI."""
-    if evaluation is None:
-        return []
+def _mistakes(shown: Sequence[Mistake], folders: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the examples, each with its image as a data URI."""
     mistakes = []
-    for mistake in evaluation.worst:
+    for mistake in shown:
         source = None
         if mistake.image is not None:
             content = storage.read(folders["evaluate"], mistake.image) or b""
             source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-        mistakes.append({**mistake.model_dump(), "source": source})
+        mistakes.append({"champion": mistake.champion, **mistake.model_dump(), "source": source})
     return mistakes
 
 

@@ -155,7 +155,7 @@ def summarize(
         "gate": evaluation and _gate(outputs),
         "time_to": reached and reached.model_dump(),
         "exports": outputs.exports and _exports(outputs.exports, outputs),
-        "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version", "override"}),
+        "pushed": outputs.pushed and outputs.pushed.model_dump(include={"path", "version", "override", "waits"}),
         "report": report,
         "seconds": seconds,
         "folders": outputs.folders,

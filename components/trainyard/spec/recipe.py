@@ -406,7 +406,9 @@ class Evaluate(Strict):
         description="classification: record the time to an accuracy, and its cost if the pool has a price.",
     )
     boosted: bool = Field(True, description="Tables: train gradient-boosted trees on the same split as a baseline.")
-    worst: Annotated[int, Field(ge=0, le=100)] = Field(24, description="Number of worst examples in the report.")
+    worst: Annotated[int, Field(ge=0, le=100)] = Field(
+        24, description="Number of worst examples in the report, and of those that the champion answers differently."
+    )
 
 
 Limit = Annotated[float, Field(gt=0, le=1e9)]
@@ -481,6 +483,10 @@ class Push(Strict):
         None,
         description="Folder of versions, gs://bucket/folder or s3://bucket/folder; default: models next to the "
         "outputs.",
+    )
+    approve: bool = Field(
+        False,
+        description="The model waits as `candidate` until a person approves it: `trainyard models approve`.",
     )
     license: Annotated[str, Field(max_length=100, pattern=r"^[a-z0-9][a-z0-9.-]*$")] | None = Field(
         None, description="License in the model card, by its identifier on the Hugging Face Hub, such as apache-2.0."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.contract import keys
-from trainyard.contract.pushed_versions import find_version, split_name, version_numbers
+from trainyard.contract.pushed_versions import find_version, is_pushed_to, split_name, version_numbers
 from trainyard.contract.version import SERVED, Champion
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.escape import shell
@@ -177,11 +177,11 @@ def model_uri(model: str, environment: str) -> str:
         recipe = recipes.load(base)
     except ConfigurationError as error:
         folder = storage.join(root, base, "models")  # as `models list` calls a recipe whose file is elsewhere
-        if not re.fullmatch(recipes.NAME, base) or not version_numbers(folder):
+        if not re.fullmatch(recipes.NAME, base) or not is_pushed_to(folder):
             raise _unknown(base, root, error) from error
         return f"{folder}@{name}" if name else folder
     folder = keys.models_folder(root, recipe)
-    if not version_numbers(folder):
+    if not is_pushed_to(folder):
         raise DataError(
             f"{recipe.name}: nothing was pushed to {folder} yet. Run `trainyard run {shell(base)}`, or name another "
             "environment, or a model's folder."
@@ -201,7 +201,7 @@ def _unknown(base: str, root: str, error: ConfigurationError) -> ConfigurationEr
         return ConfigurationError(
             f"{documents.safe(base)}: no such folder.{near} Name a recipe, a run, or a folder that `push` wrote to."
         )
-    pushed = [name for name in storage.children(root) if version_numbers(storage.join(root, name, "models"))]
+    pushed = [name for name in storage.children(root) if is_pushed_to(storage.join(root, name, "models"))]
     have = f" Pushed to {root}: {listed(pushed, _SHOWN)}." if pushed else ""
     near = did_you_mean(base, [*pushed, *local_runs.recipes_by_run(root)])
     here = f"{base}: no versions of a model in this folder, and " if _is_folder(base) else ""

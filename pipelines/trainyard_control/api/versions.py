@@ -1,4 +1,4 @@
-"""The pushed versions of a model: list, show, compare, name by an alias, roll back, and export."""
+"""The pushed versions of a model: list, show, compare, name by an alias, approve, roll back, and export."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, overload
 from trainyard.contract import version as contents
 from trainyard.contract.document import SPLITS
 from trainyard.contract.pushed_versions import (
+    CANDIDATE,
     PushedVersion,
     find_version,
     read_versions,
@@ -27,7 +28,8 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
 from trainyard.report import index, notify
 from trainyard.spec.notify import Notify
-from trainyard.steps.push.versions import Rollback
+from trainyard.steps.push.versions import Approved, Rollback, person
+from trainyard.steps.push.versions import approve as let_serve
 from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import disk, manifest, storage
 from trainyard.storage.manifest import STAGING
@@ -38,13 +40,15 @@ from trainyard_control.api.model import Model, load, model_uri
 from trainyard_control.cluster import environments
 from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
 
+_MOST_NAME, _MOST_REASON = 100, 1000  # characters; chosen
+
 
 @dataclass(frozen=True, repr=False)
 class Version(PushedVersion):
     """A pushed version, ready to predict and to compare."""
 
     def __repr__(self) -> str:
-        state = ["serves"] if self.serves else []
+        state = ["serves"] if self.serves else ["waits for approval"] if self.waits else []
         return f"<Version {', '.join([self.name, *state, *filter(None, [self.metric, *self.aliases])])}>"
 
     @cached_property
@@ -148,6 +152,8 @@ class Versions(Sequence[Version]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Version]: ...
     def __getitem__(self, index: int | str | slice) -> Version | Sequence[Version]:
+        if index == CANDIDATE and (waiting := next((each for each in self._versions if each.waits), None)):
+            return waiting
         if isinstance(index, str):
             number = find_version(self.folder, index)
             return next(version for version in self._versions if version.number == number)
@@ -172,6 +178,8 @@ class Versions(Sequence[Version]):
         `TransientError` while a push or a rollback writes.
         """
         found = self[version or name]
+        if found.waits:
+            raise ConfigurationError(f"{self.folder}: version {found.number} waits for approval. Approve it first.")
         if not version and name not in found.aliases:
             raise ConfigurationError(f"{self.folder}: {name} is not an alias. Name an alias to remove.")
         if not dry_run:
@@ -183,6 +191,32 @@ class Versions(Sequence[Version]):
                     set_alias(self.folder, name, found.number if version else None)
             self._changed()
         return self[str(found.number)]
+
+    def approve(self, name: str = "", reason: str = "", *, dry_run: bool = False) -> Approved:
+        """Let the version that waits for approval serve. name: who approves it, by default this machine's user.
+
+        The files become a new version, as those of a rollback, and champion.json holds name, time and reason. Raises
+        `ConfigurationError` if no version waits, or if another model serves than the one that it was compared with, and
+        as `rollback`; then nothing is changed.
+        """
+        name = name or person()
+        for option, text, most in (("--as", name, _MOST_NAME), ("--reason", reason, _MOST_REASON)):
+            if len(text) > most or (text and not text.isprintable()) or text.strip() != text:
+                raise ConfigurationError(f"{option}: is no line of at most {most} characters. Write it in one line.")
+        if (volume := storage.volume(self.folder)) and not dry_run:
+            given = ["--as", name, *(["--reason", reason] if reason else [])]
+            answer = volume.run("models", "approve", f"{self.folder}@{CANDIDATE}", *given, "-o", "json")
+            known = json.loads(answer)
+            done = Approved(**{field.name: known[field.name] for field in fields(Approved)})
+        else:
+            done = let_serve(self.folder, name, reason, dry_run)
+        if not dry_run:
+            self._changed()
+            instead = f" instead of {done.replaced}" if done.replaced is not None else ""
+            why = f": {reason}" if reason else ""
+            text = f"{self.folder}: version {done.version} serves{instead}, approved by {name}{why}"
+            notify.send(self.webhook, notify.Message("pushed", f"{text.rstrip('.')}.", asdict(done)))
+        return done
 
     def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
         """Let an earlier version serve again, by default the newest before the serving version that has another model.
@@ -233,6 +267,8 @@ def _found(uri: str, webhook: Notify | None = None) -> tuple[Versions, str]:
         folder, name = (uri.rpartition("/")[0] or ".", uri.rpartition("/")[2])
     else:
         folder, name = uri, ""
+    if folder.endswith(f"/{CANDIDATE}"):
+        folder, name = folder.removesuffix(f"/{CANDIDATE}"), CANDIDATE
     found = Versions(folder, webhook)
     if not found:
         raise DataError(f"{folder}: no versions of a model. Name a recipe, or a folder that `push` wrote to.")

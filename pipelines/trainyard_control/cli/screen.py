@@ -64,7 +64,8 @@ def _summary(record: dict[str, Any], network: str | None, with_curves: bool = Tr
         if published := reached.get("published"):
             table.add_row("published", markup(_published(published)))
     if record["pushed"]:
-        table.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}"))
+        waits = "; waits for approval" if record["pushed"].get("waits") else ""
+        table.add_row("pushed", markup(f"version {record['pushed']['version']} → {record['pushed']['path']}{waits}"))
         if override := record["pushed"].get("override"):
             table.add_row("override", markup(f"{override['name']}: {override['reason']}"))
     table.add_row("report", markup(record["report"]))

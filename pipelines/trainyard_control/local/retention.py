@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.pushed_versions import aliases, version_numbers
+from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates, version_numbers
 from trainyard.contract.version import champion, digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
@@ -65,9 +65,9 @@ class Pruning:
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
     """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
 
-    The champion and versions with an alias stay with their runs and all that they were made from. Of a recipe with a
-    run that may be active no output is deleted. Raises `ConfigurationError` for an unknown recipe, `DataError` if a
-    champion cannot be read.
+    The champion, a version that waits for approval and versions with an alias stay with their runs and all that they
+    were made from. Of a recipe with a run that may be active no output is deleted. Raises `ConfigurationError` for an
+    unknown recipe, `DataError` if a champion cannot be read.
     """
     recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
     if recipe and recipe not in recipes:
@@ -100,7 +100,8 @@ def _unused_uploads(root: str, removals: list[Removal], now: datetime) -> Iterat
 
 def _origins(root: str, gone: set[tuple[str, str]]) -> Iterator[str]:
     """Yield as JSON the origins of the outputs below `root` that are not `gone`, and the wheels of versions."""
-    for destination in (storage.join(root, recipe, "models") for recipe in storage.children(root)):
+    models = [storage.join(root, recipe, "models") for recipe in storage.children(root)]
+    for destination in [*models, *map(candidates, models)]:
         for number in version_numbers(destination):
             with suppress(DataError):
                 yield json.dumps(record(storage.join(destination, str(number))).recipe.get("packages"))
@@ -177,7 +178,9 @@ class _Store:
         running = [run for run in runs if not run.ended and (run.time is None or run.time > stale)]
         over = self.over([run.name for run in running]) if self.over and running else ()
         running = [run for run in running if run.name not in over]
-        destinations = sorted({self._models, *(run.pushed[0] for run in runs if run.pushed[0])})
+        destinations = sorted(
+            {self._models, candidates(self._models), *(run.pushed[0] for run in runs if run.pushed[0])}
+        )
         champions = {destination: best for destination in destinations if (best := champion(destination))}
         retained = {run.name for run in [*runs[:keep], *running]}
         versions = {(destination, str(best.version)) for destination, best in champions.items()}
@@ -239,6 +242,8 @@ class _Store:
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
         if destination.endswith(f"/{self.recipe}/models"):  # also if the storage was moved since
             destination = self._models
+        if destination.endswith(f"/{self.recipe}/models/{CANDIDATE}"):
+            destination = candidates(self._models)
         return _Run(name, time, bool(record or cancelled), (destination, version), {_output(uri) for uri in uris})
 
     @property

@@ -6,6 +6,8 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import Field
+
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.contract.statistics.drift import Movement, UnknownValues
@@ -88,13 +90,29 @@ class Confidence(FrozenModel):
 
 
 class Mistake(FrozenModel):
-    """One of the worst examples, with the path of its PNG, or None if the example is not an image."""
+    """An example with its answer. image: the path of its PNG, None if it is not an image.
+
+    champion: the champion's answer, of an example that the two answer differently.
+    """
 
     key: str
     label: str
     predicted: str
     loss: float
     image: str | None
+    champion: str | None = Field(None, exclude_if=lambda champion: champion is None)
+
+
+class Disagreement(FrozenModel):
+    """The examples that model and champion answer differently: their number, and those that one answers better.
+
+    shown: some of them, those whose losses differ most first. Better is right instead of wrong, of numbers closer.
+    """
+
+    examples: int
+    model_better: int
+    champion_better: int
+    shown: list[Mistake]
 
 
 class Baseline(FrozenModel):
@@ -145,11 +163,13 @@ class Evaluation(Document):
         weights (n,) if the recipe has data.weight
     verdict.json      `gate` alone
     worst/*.png       the images of `worst`
+    differs/*.png     the images of `disagreement`
 
     confusion[i][j] (classification) counts the examples of class i that were taken for class j. metrics and intervals
     hold the same names, less those that have no interval. calibration (classification) holds the bins of confidence
     that have examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder
-    of the model last pushed, champion_metrics its metrics on the same examples, drift how far the training data moved
+    of the model last pushed, champion_metrics its metrics on the same examples, disagreement where
+    its answers differ, drift how far the training data moved
     from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
     version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
     several; unknown, what training never saw, of a table's categories and texts. thresholds are the model's decision
@@ -172,6 +192,7 @@ class Evaluation(Document):
     champion: str | None
     gate: Verdict
     champion_metrics: dict[str, float] = {}
+    disagreement: Disagreement | None = None
     drift: list[Movement] = []
     calibration: list[Confidence] = []
     scatter: list[tuple[float, float]] = []

@@ -43,6 +43,14 @@ class Override(FrozenModel):
     reason: str
 
 
+class Approval(FrozenModel):
+    """The approval of a version by a person. name: as the person gave it; time: in UTC; reason: '' without one."""
+
+    name: str
+    time: str
+    reason: str = ""
+
+
 class Verdict(FrozenModel):
     """The verdict of a gate, with its reasons."""
 

@@ -8,14 +8,15 @@ from pydantic import Field
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.export import ExportedFile
-from trainyard.contract.artifacts.gate import Interval, Override, Verdict
+from trainyard.contract.artifacts.gate import Approval, Interval, Override, Verdict
 from trainyard.contract.document import Document, FrozenModel, Split
 
 
 class Pushed(Document):
     """Output of push: where the model went.
 
-    already is true if this very model was there before. override: of a model that a gate refused.
+    already is true if this very model was there before. override: of a model that a gate refused. waits: it serves when
+    a person has approved it.
     """
 
     file = "pushed.json"
@@ -26,6 +27,7 @@ class Pushed(Document):
     digest: str
     already: bool
     override: Override | None = Field(None, exclude_if=lambda override: override is None)
+    waits: bool = Field(False, exclude_if=lambda waits: not waits)
 
 
 class GateRecord(Verdict):
@@ -39,7 +41,8 @@ class VersionRecord(FrozenModel):
     """The origin of a version, in its manifest, so that it outlives its run. Empty fields are unknown.
 
     number: the version, also in a copy of its folder. recipe: with every default. run: the folder of the run. pushed:
-    when, in UTC; by: the user's name on that machine. restored: the version that a rollback copied. examples: by split;
+    when, in UTC; by: the user's name on that machine. restored: the version that a rollback copied. approval: by
+    whom it was let serve. examples: by split;
     fingerprint: of the data. metrics, intervals and slices are those of the evaluation. exports: their paths are those
     in the folder of export. thresholds: of decisions, by class.
     """
@@ -51,6 +54,7 @@ class VersionRecord(FrozenModel):
     by: str = ""
     override: Override | None = None
     restored: int | None = None
+    approval: Approval | None = None
     examples: dict[str, int] = {}
     fingerprint: str = ""
     metrics: dict[str, float] = {}

@@ -56,7 +56,7 @@ from trainyard.steps.evaluate.predict import (
     replicated,
 )
 from trainyard.steps.evaluate.slices import Columns, Masks, largest_gap, slice_masks, slice_metrics, slices_of
-from trainyard.steps.evaluate.worst import worst_examples
+from trainyard.steps.evaluate.worst import JudgedExamples, disagreement, worst_examples
 from trainyard.storage import storage
 
 SPLIT: Split = "test"
@@ -99,6 +99,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     labels, is_class = folder.document.labels, recipe.task == "classification"
     if labels and is_class and (only := _only_answer(candidate)) is not None:
         verdict = judge_one_answer(verdict, recipe, labels[only], candidate.count(candidate.labels != only))
+    judged = JudgedExamples(keys, folder.document, batches)
     evaluation = Evaluation(
         split=SPLIT,
         examples=len(keys),
@@ -108,10 +109,11 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
         confusion=curves.confusion(candidate, len(labels)) if labels and is_class else [],
         roc=curves.roc_curves(candidate, labels) if labels else [],
         slices=slice_metrics(recipe, masks, candidate),
-        worst=worst_examples(recipe.evaluate.worst, candidate, keys, folder.document, batches, output),
+        worst=worst_examples(recipe.evaluate.worst, candidate, judged, output),
         champion=champion_uri or None,
         gate=verdict,
         champion_metrics=measure(recipe.task, champion) if champion else {},
+        disagreement=disagreement(recipe.evaluate.worst, candidate, champion, judged, output) if champion else None,
         drift=moved,
         calibration=curves.calibration(candidate) if is_class else [],
         scatter=[] if labels or recipe.data.targets else curves.scatter(candidate, recipe.seed),

@@ -1,8 +1,9 @@
-"""The examples with the largest loss, with the images that the model saw."""
+"""The examples with the largest loss, and those that the champion answers differently, with their images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from trainyard.contract.artifacts.evaluate import Mistake
+from trainyard.contract.artifacts.evaluate import Disagreement, Mistake
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
 
@@ -19,38 +20,68 @@ if TYPE_CHECKING:
 
     from trainyard.data.examples import KeyedBatch
 
-FOLDER = "worst"
+WORST, DIFFERS = "worst", "differs"
+"""Folders of images."""
 
 SIDES = (112, 224)
 """Bounds of an image's longer side in pixels: an 8-pixel digit is enlarged, a photograph shrunk. Chosen."""
 
+_OTHER_CLASS = "another class"
+"""The answer of a champion for a class that the examples do not have."""
 
-def worst_examples(
-    count: int,
-    predictions: SplitPredictions,
-    keys: NDArray[Any],
-    examples: Examples,
-    batches: tf.data.Dataset[KeyedBatch],
-    folder: Path,
-) -> list[Mistake]:
-    """Return the `count` examples of the largest loss, worst first; writes worst/00.png … below `folder` for images.
 
-    `batches` is the dataset of (features, labels, keys) that was predicted. The images are what the model saw:
-    decoded and resized.
-    """
-    order = predictions.largest_losses(count)
-    images = _images(examples, batches, order)
-    if images:
-        (folder / FOLDER).mkdir()
-    mistakes = []
-    for rank, index in enumerate(order.tolist()):
-        file = None
-        if index in images:
-            file = f"{FOLDER}/{rank:02d}.png"
-            _as_image(images[index]).save(folder / file)
-        key = keys[index].decode("utf-8", "replace")
-        mistakes.append(mistake(predictions, index, key, examples.labels, file))
-    return mistakes
+@dataclass(frozen=True)
+class JudgedExamples:
+    """The judged examples. keys: (n,). batches: the dataset of (features, labels, keys) that was predicted."""
+
+    keys: NDArray[Any]
+    examples: Examples
+    batches: tf.data.Dataset[KeyedBatch]
+
+    def shown(
+        self, order: NDArray[np.int64], predictions: SplitPredictions, folder: Path, champion: SplitPredictions | None
+    ) -> list[Mistake]:
+        """Return the examples at `order`, and write the images that the model saw as 00.png … into `folder`."""
+        images = _images(self.examples, self.batches, order)
+        labels = self.examples.labels
+        if images:
+            folder.mkdir()
+        mistakes = []
+        for rank, index in enumerate(order.tolist()):
+            file = None
+            if index in images:
+                file = f"{folder.name}/{rank:02d}.png"
+                _as_image(images[index]).save(folder.parent / file)
+            found = mistake(predictions, index, self.keys[index].decode("utf-8", "replace"), labels, file)
+            if champion is not None:
+                answer = _name(champion.predicted[index], labels and [*labels, _OTHER_CLASS])
+                found = found.model_copy(update={"champion": answer})
+            mistakes.append(found)
+        return mistakes
+
+
+def worst_examples(count: int, predictions: SplitPredictions, judged: JudgedExamples, output: Path) -> list[Mistake]:
+    """Return the `count` examples of the largest loss, worst first; writes images below the folder `output`."""
+    return judged.shown(predictions.largest_losses(count), predictions, output / WORST, None)
+
+
+def disagreement(
+    count: int, predictions: SplitPredictions, champion: SplitPredictions, judged: JudgedExamples, output: Path
+) -> Disagreement:
+    """Compare the answers of model and champion, and show `count` of those that differ; images as `worst_examples`."""
+    differs = (predictions.predicted != champion.predicted).reshape(len(predictions), -1).any(axis=1)
+    if predictions.weights is not None:
+        differs &= predictions.weights > 0
+    gains = champion.losses - predictions.losses
+    places = np.flatnonzero(differs)
+    order = places[np.argsort(-np.abs(gains[places]), kind="stable")[:count]]
+    better = gains if predictions.labels.dtype.kind == "f" else predictions.right.astype(int) - champion.right
+    return Disagreement(
+        examples=len(places),
+        model_better=int((better[places] > 0).sum()),
+        champion_better=int((better[places] < 0).sum()),
+        shown=judged.shown(order, predictions, output / DIFFERS, champion),
+    )
 
 
 def mistake(

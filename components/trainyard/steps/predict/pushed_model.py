@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.evaluate import thresholds_by_id
-from trainyard.contract.pushed_versions import serving_version, split_name
+from trainyard.contract.pushed_versions import candidate, serving_version, split_name
 from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, champion
 from trainyard.errors import DataError
 from trainyard.quality.decoding import PixelForm
@@ -121,6 +121,8 @@ def version_folder(folder: str) -> str:
     versions, name = split_name(folder)
     if name and not names:
         return serving_version(versions, name)
+    if (waiting := candidate(folder)) is not None:
+        raise DataError(f"{folder}: no version serves, and version {waiting.version} waits for approval. Approve it.")
     raise DataError(
         f"{folder}: no model. Name the folder of a pushed version, which holds {version.SERVED}, a folder of versions "
         f"with its {Champion.file}, or a recipe."

@@ -12,8 +12,9 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import REFUSED, Override, Verdict, refusal_reason
 from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
-from trainyard.contract.version import Champion, set_champion
-from trainyard.errors import GateRefused
+from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates
+from trainyard.contract.version import Champion, champion, set_champion
+from trainyard.errors import ConfigurationError, GateRefused
 from trainyard.graph import ARGUMENTS
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec import archive
@@ -39,7 +40,9 @@ def run(
 
     `evaluation` and `exported` are the committed outputs of evaluate and export. A version that already exists is not
     written again. Only the newest counts: a server loads the highest number, so an older model that is pushed again
-    becomes a new version. With `dry_run` `destination` is not touched, and `output` says what would be done.
+    becomes a new version. If the recipe says `push.approve`, a model that does not serve yet becomes the version that
+    waits for approval instead, and replaces the one that waited. With `dry_run` `destination` is not touched, and
+    `output` says what would be done.
 
     override: why a model is pushed that a gate refused; champion.json and `output` then say so, with the user's name.
     run_folder: the run's folder, for the version's record. usd_per_hour: price of all training workers, '' if unknown.
@@ -61,12 +64,13 @@ def run(
     record = _record(recipe, run_folder, outputs, judged, exports)
     record = record.model_copy(update={"pushed": now, "by": versions.person(), "override": overridden})
     if dry_run:
-        pushed = _plan(manifest, destination, overridden)
+        pushed = _plan(recipe, manifest, destination, overridden)
         events.emit("would_push", path=pushed.path, already=pushed.already)
     else:
         with storage.lease(destination):
             storage.remove_unfinished(destination)
-            pushed = _plan(manifest, destination, overridden)
+            pushed = _plan(recipe, manifest, destination, overridden)
+            folder = candidates(destination) if pushed.waits else destination
             if not pushed.already:
                 files = version.layout(manifest)
                 cost = _cost(outputs, run_folder, usd_per_hour)
@@ -74,9 +78,10 @@ def run(
                 extra = {version.CARD: text.encode()}
                 if isinstance(recipe.files, Archive):
                     extra[version.CODE] = archive.read(recipe.files)
-                versions.publish(exported, files, manifest, destination, pushed.version, record, extra)
+                versions.publish(exported, files, manifest, folder, pushed.version, record, extra)
+            best = champion(destination) if recipe.push.approve else None
             set_champion(
-                destination,
+                folder,
                 Champion(
                     version=pushed.version,
                     path=pushed.path,
@@ -84,17 +89,36 @@ def run(
                     metrics=judged.metrics,
                     pushed=now,
                     override=overridden,
+                    approval=best.approval if best and not pushed.waits else None,
+                    compared=_digest(judged.champion) if pushed.waits else "",
                 ),
             )
+            if pushed.waits:
+                versions.remove_candidates(destination, pushed.version)
         events.emit("pushed", path=pushed.path, already=pushed.already)
     pushed.write(output)
 
 
-def _plan(exported: Manifest, destination: str, override: Override | None) -> Pushed:
+def _plan(recipe: Recipe, exported: Manifest, destination: str, override: Override | None) -> Pushed:
     digest = version.digest(version.content(exported))
-    number, already = versions.place(destination, digest)
-    path = storage.join(destination, str(number))
-    return Pushed(path=path, version=number, digest=digest, already=already, override=override)
+    waits = False
+    if recipe.push.approve:
+        best = champion(destination)
+        waits = best is None or best.digest != digest
+        if CANDIDATE in aliases(destination):
+            raise ConfigurationError(
+                f"{destination}: {CANDIDATE} is an alias, and with push.approve the version that waits for approval. "
+                f"Remove the alias: trainyard models alias {CANDIDATE} {recipe.name} --remove."
+            )
+    number, already = versions.place(destination, digest, waits)
+    path = storage.join(candidates(destination) if waits else destination, str(number))
+    return Pushed(path=path, version=number, digest=digest, already=already, override=override, waits=waits)
+
+
+def _digest(folder: str | None) -> str:
+    """Return the digest of the model in the version `folder`, '' without one."""
+    manifest = storage.committed(folder) if folder else None
+    return version.digest(manifest) if manifest else ""
 
 
 def _refusal(*gates: Verdict) -> str:

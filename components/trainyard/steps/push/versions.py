@@ -3,7 +3,8 @@
 TensorFlow Serving lists the folder again and again, takes every child whose name is a number for a version, and loads
 the highest. Names that are no numbers, such as `.staging`, `champion.json` and the lock, mean nothing to it, nor does a
 version's `assets.extra/`. A rollback is a new version too, with the files of an earlier one, so no version changes or
-disappears; `kubectl rollout undo` numbers revisions so, too.
+disappears; `kubectl rollout undo` numbers revisions so, too. An approval copies the version that waits, which keeps its
+number if no other version came since.
 
 On a file system a version appears whole, by a rename. A bucket has none, so there saved_model.pb comes after all other
 files: a server that looks in between finds no SavedModel yet and, by its own default, tries again each minute, five
@@ -20,13 +21,15 @@ import getpass
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from trainyard.contract.artifacts.gate import Approval
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.pushed_versions import find_version, version_numbers
+from trainyard.contract.pushed_versions import candidate, candidates, find_version, version_numbers
 from trainyard.contract.version import PRODUCER, SERVED, Champion, champion, set_champion
 from trainyard.contract.version import digest as model_digest
 from trainyard.contract.version import record as version_record
@@ -40,16 +43,29 @@ def newest(destination: str) -> int:
     return max(version_numbers(destination), default=0)
 
 
-def place(destination: str, digest: str) -> tuple[int, bool]:
+def place(destination: str, digest: str, waits: bool = False) -> tuple[int, bool]:
     """Return the number of the version for a model with the content `digest`, and True if it already exists.
 
     Only the newest version counts: a server loads the highest number, so an older model that is pushed again becomes a
-    new version.
+    new version. waits: for approval.
     """
-    number = newest(destination)
-    manifest = storage.committed(storage.join(destination, str(number)))
-    already = manifest is not None and model_digest(manifest) == digest
-    return number if already else number + 1, already
+    waiting = candidates(destination)
+    folder = waiting if waits else destination
+    number = newest(folder)
+    manifest = storage.committed(storage.join(folder, str(number)))
+    if manifest is not None and model_digest(manifest) == digest:
+        return number, True
+    return 1 + max(newest(destination), newest(waiting)), False
+
+
+def remove_candidates(destination: str, kept: int | None = None) -> None:
+    """Remove the versions of `destination` that wait for approval, except `kept`; the caller holds its lease."""
+    waiting = candidates(destination)
+    if kept is None:
+        storage.remove(storage.join(waiting, Champion.file))
+    for number in version_numbers(waiting):
+        if number != kept:
+            storage.remove(storage.join(waiting, str(number)))
 
 
 def publish(
@@ -139,9 +155,64 @@ def rollback(destination: str, name: str = "", dry_run: bool = False) -> Rollbac
                 metrics=source.record.metrics,
                 pushed=now,
                 override=source.record.override,
+                approval=source.record.approval,
             ),
         )
     return plan
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A version that serves because a person approved it. replaced: the version that served before, if any."""
+
+    version: int
+    path: str
+    replaced: int | None
+
+
+def approve(destination: str, name: str, reason: str = "", dry_run: bool = False) -> Approved:
+    """Let the version of `destination` that waits for approval serve; with `dry_run` say what would be done.
+
+    name: of the person who approves it; name, time and reason are in champion.json and in the version's record.
+
+    Raises before anything changes: `ConfigurationError` if no version waits, or if another model serves than the one
+    that it was compared with; `DataError` if files of it are missing or changed; `TransientError` while a push or a
+    rollback writes.
+    """
+    with nullcontext() if dry_run else storage.lease(destination):
+        best, waiting = champion(destination), candidate(destination)
+        if waiting is None:
+            raise ConfigurationError(f"{destination}: no version waits for approval.{_approved(best)}")
+        if waiting.compared != (best.digest if best else ""):
+            serving = f"version {best.version} serves" if best else "no version serves"
+            raise ConfigurationError(
+                f"{destination}: version {waiting.version} was compared with another model than the one that serves "
+                f"now: {serving}. Run the recipe again, which compares both."
+            )
+        source = _whole(waiting.path)
+        number, already = place(destination, waiting.digest)
+        if not already:
+            number = max(newest(destination) + 1, waiting.version)
+        done = Approved(number, storage.join(destination, str(number)), best.version if best else None)
+        if dry_run:
+            return done
+        storage.remove_unfinished(destination)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        approval = Approval(name=name, time=now, reason=reason)
+        if not already:
+            record = source.record.model_copy(update={"approval": approval})
+            files = {path: path for path in source.manifest.files}
+            publish(str(source.local), files, source.manifest, destination, number, record)
+        update = {"version": number, "path": done.path, "pushed": now, "approval": approval, "compared": ""}
+        set_champion(destination, waiting.model_copy(update=update))
+        remove_candidates(destination)
+    return done
+
+
+def _approved(best: Champion | None) -> str:
+    """Return a sentence about the approval of `best`, '' without one."""
+    approval = best.approval if best else None
+    return f" {approval.name} approved version {best.version} at {approval.time}." if best and approval else ""
 
 
 @dataclass(frozen=True)

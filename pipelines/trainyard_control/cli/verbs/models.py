@@ -1,4 +1,4 @@
-"""`trainyard models`: list, show, compare, name, roll back and export the pushed versions of models."""
+"""`trainyard models`: list, show, compare, name, approve, roll back and export the pushed versions of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainyard_control.cli.options import (
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
-app = typer.Typer(no_args_is_help=True, help="List, compare, name, roll back and export pushed versions.")
+app = typer.Typer(no_args_is_help=True, help="List, compare, name, approve, roll back and export pushed versions.")
 
 
 @app.command("list")
@@ -88,6 +88,31 @@ def alias(
         say(f"alias {name} {'would name' if dry_run else 'names'} {named.name}", err=True)
 
 
+@app.command("approve")
+def approve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Version that waits, such as digits@candidate.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Who approves it. Default: this user.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    environment: EnvironmentName = LOCAL,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Let the version that waits for approval serve."""
+    from dataclasses import asdict
+
+    from trainyard.contract.pushed_versions import CANDIDATE
+    from trainyard_control.api.versions import find
+
+    found, version = find(model, environment)
+    if version != CANDIDATE:
+        raise ConfigurationError(f"{model}: names another version than the one that waits. Write {model}@{CANDIDATE}.")
+    done = found.approve(name, reason, dry_run=dry_run)
+    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
+    replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
+    change = f"version {done.version} {'would serve' if dry_run else 'serves'} in {found.folder}{replaced}"
+    say(f"{'·' if dry_run else '✓'} {change}", err=True)
+
+
 @app.command("rollback")
 def rollback(
     model: Annotated[
@@ -140,7 +165,7 @@ def _show_list(found: list[Versions]) -> None:
     rows: list[tuple[str, ...]] = [("VERSION", "PUSHED", "METRIC", "SERVES", "ALIASES", "RUN", "RECIPE")]
     for version in (version for versions in found for version in versions):
         run = version.record.run.rpartition("/")[2]
-        serves = "yes" if version.serves else ""
+        serves = "yes" if version.serves else "waits" if version.waits else ""
         cells = (_time(version.record.pushed), version.metric, serves, ", ".join(version.aliases), run)
         rows.append((str(version.number), *(cell or "–" for cell in cells), _recipe(version)))
     say_table(rows)
@@ -190,14 +215,15 @@ def _fields(version: Version) -> dict[str, str]:
     from trainyard.contract.artifacts.evaluate import threshold_text
 
     record = version.record
-    state = ["serves"] if version.serves else []
-    names = [f"alias {name}" for name in version.aliases]
+    state = ["serves"] if version.serves else ["waits for approval"] if version.waits else []
+    names = [f"alias {name}" for name in version.aliases if not version.waits]
     copy = [f"a copy of version {record.restored}"] if record.restored is not None else []
     fields = {
         "version": ", ".join([f"{version.number} of {_recipe(version)}", *state, *names, *copy]),
         "folder": version.folder,
         "pushed": f"{_time(record.pushed)} by {record.by}" if record.pushed else "",
         "override": f"{record.override.name}: {record.override.reason}" if record.override else "",
+        "approved": _approval(version),
         "run": record.run.rpartition("/")[2],
         "report": version.report or ("deleted" if record.run else ""),
         "recipe": f"{version.run_folder}/recipe.yaml" if version.report else "",
@@ -206,6 +232,13 @@ def _fields(version: Version) -> dict[str, str]:
         "damaged": version.fault,
     }
     return {name: text for name, text in fields.items() if text}
+
+
+def _approval(version: Version) -> str:
+    approval = version.record.approval
+    if approval is None:
+        return ""
+    return f"{_time(approval.time)} by {approval.name}" + (f": {approval.reason}" if approval.reason else "")
 
 
 def _show_diff(compared: VersionDiff) -> None:

@@ -296,7 +296,8 @@ def _show_local(run: LocalRunView) -> None:
     if run.record.get("report"):
         typer.echo(f"report  {run.record['report']}")
     if pushed := run.record.get("pushed"):
-        typer.echo(f"pushed  version {pushed['version']}: trainyard models show {pushed['path']}")
+        waits = ", which waited for approval" if pushed.get("waits") else ""
+        typer.echo(f"pushed  version {pushed['version']}{waits}: trainyard models show {pushed['path']}")
     if run.note:
         typer.echo(f"note    {run.note}")
     if run.reason:
