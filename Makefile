@@ -16,8 +16,6 @@ UNUSED := google-cloud-aiplatform google-genai libclang uv $(addprefix google-cl
   bigtable build datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager \
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
-# Python compiles these when it imports them: over half of all bytes, of which the tests import a twentieth.
-RARE := /(tests?|google/cloud|plotly|vertexai|agentplatform|moto|databricks|sqlalchemy|pygments|debugpy|mlflow|setuptools)/|_test\.py$$
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
 # Processes of tests: those of tests/faults wait for half of their time. A module's tests share what it prepares, so
 # they stay together; modules go in the order given, as those with few tests take longest.
@@ -48,7 +46,6 @@ setup: $(STAMP) ## Install everything from the hash-locked list into .venv
 $(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
 	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes locks/dev.txt
-	$(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(VENV)/lib
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.trainyard-*; touch $@
 
