@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,22 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 from pyarrow import parquet
+from tests.unit import report_folders
 from typer.testing import CliRunner
 
+from trainyard.contract.artifacts.gate import Verdict
+from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import compare
+from trainyard.contract.version import EXTRA, Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.decoding import PixelForm
 from trainyard.quality.inspect import statistics_of
 from trainyard.serving import answer_log
 from trainyard.serving.answer_log import AnswerLog
 from trainyard.serving.versions import LoadedModel
-from trainyard.spec.schedule import Bounds
+from trainyard.spec.recipe import Recipe
+from trainyard.spec.schedule import Bounds, When
+from trainyard.steps.check.run import run
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
 from trainyard.storage import storage
 from trainyard_control.api.answers import evaluate_answers
@@ -41,13 +48,14 @@ FEATURES = {
     "name": {"type": "text", "private": True},
     "year": {"type": "numeric", "private": True},
 }
-RECIPE = {
+RECIPE: dict[str, Any] = {
     "name": "people",
     "task": "classification",
     "data": {"format": "csv", "path": "x.csv", "label": "paid", "features": FEATURES, "derive": {"year": "abs(born)"}},
     "evaluate": {"slices": ["city"], "bootstrap": 50},
     "model": {"name": "mlp"},
 }
+STANDS = "version 3 stands: no condition of the schedule holds"
 ROW = (41.0, "Bern", "noon", "Ada", 1985.0)
 
 
@@ -169,6 +177,60 @@ def test_compare_finds_a_shift_and_other_answers_in_a_log_and_ignores_private_co
     moved = {move.feature: move for move in compare(*statistics_of(str(before), folder, "paid"), Bounds())}
     assert moved["age"].shift == pytest.approx(1, abs=0.1) and moved["age"].sentences
     assert moved["label"].sentences and not moved["city"].sentences
+
+
+def test_a_schedule_trains_when_the_newest_answers_of_the_champion_have_drifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ages = np.random.default_rng(0).normal(40, 10, 1000)
+    yes = np.where(np.arange(1000) % 4 == 0, 0.9, 0.1)
+    lines = [
+        f"{age},{('Bern', 'Oslo')[row % 2]},noon,Ada,1985,{'yes' if row % 4 == 0 else 'no'}"
+        for row, age in enumerate(ages)
+    ]
+    (tmp_path / "x.csv").write_text("\n".join(["age,city,time,name,born,paid", *lines]) + "\n")
+    data = RECIPE["data"] | {"path": str(tmp_path / "x.csv")}
+    recipe = Recipe.model_validate(RECIPE | {"data": data, "push": {"path": str(tmp_path / "models")}})
+    with storage.stage(str(tmp_path / "models/3"), "trainyard.push", origin={"number": 3, "recipe": RECIPE}) as folder:
+        (folder / "saved_model.pb").touch()
+        (folder / EXTRA).mkdir()
+        statistics_of(data["path"], data["path"], "paid")[0].write(folder / EXTRA)
+    set_champion(str(tmp_path / "models"), Champion(version=3, path="3", digest="digest 3", metrics={}))
+    log = str(tmp_path / "log")
+
+    def due() -> tuple[bool, str]:
+        return run(Pipeline(str(tmp_path), recipe), When(served_drift=log), datetime(2026, 1, 2, tzinfo=UTC))
+
+    def served(hour: str, shift: float, rows: int = 1000, number: int = 3) -> None:
+        monkeypatch.setattr(answer_log, "_hour", lambda _: hour)
+        logged(tmp_path, ages[:rows] + shift, yes[:rows], number)
+
+    assert due() == (False, f"{STANDS}; {log} has 0 answers of version 3, and 1,000 are needed")
+    served("2026-01-01T10", 10, rows=999)
+    served("2026-01-01T10", 10, number=4)
+    assert due() == (False, f"{STANDS}; {log} has 999 answers of version 3, and 1,000 are needed")
+    served("2026-01-01T11", 10, rows=1)
+    drifted, why = due()
+    assert drifted and why.startswith("the requests have drifted from the data of version 3: age: mean 39.5")
+    served("2026-01-02T11", 0)
+    assert due() == (False, f"{STANDS}; 1,001 answers in {log} are within the drift bounds"), "those of a day count"
+    served("2026-01-02T12", 0)
+    assert due() == (False, f"{STANDS}; 2,000 answers in {log} are within the drift bounds")
+    served("2026-01-03T12", 10)
+    served("2026-01-04T13", 10)
+    pipeline = Pipeline(str(tmp_path), recipe)
+    pipeline.outputs["preprocess"] = pipeline.place("preprocess").output
+    trained = pipeline.place("train").output
+    assert due()[0]
+    with storage.stage(trained, "test"):
+        pass
+    assert due() == (True, "the newest model is trained, and was neither refused nor pushed")
+    pipeline.outputs["train"] = trained
+    with storage.stage(pipeline.place("evaluate").output, "test") as folder:
+        refused = Verdict(verdict="refused", thresholds=[])
+        report_folders.evaluation("yes").model_copy(update={"gate": refused}).write(folder)
+    due_now, why = due()
+    assert not due_now and why.endswith("and these data were trained on already"), why
 
 
 def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_pruned_one(

@@ -15,6 +15,7 @@ class FileMetaData:
     def row_group(self, i: int) -> RowGroupMetaData: ...
 
 class ParquetFile(AbstractContextManager[ParquetFile]):
+    metadata: FileMetaData
     num_row_groups: int
     schema_arrow: Schema
     def __init__(self, source: str | IO[bytes], *, coerce_int96_timestamp_unit: str | None = None) -> None: ...

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
@@ -30,6 +32,9 @@ from trainyard.spec.recipe import Data, Declared, Recipe
 from trainyard.storage.listing import list_files, seekable_file
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
+
+_HOUR = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}")
+"""The start of the name of a file in a log: its hour in UTC."""
 
 _KINDS: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
 
@@ -132,10 +137,22 @@ def statistics_of(
         new = _answers(inspect(now, logged.predictions[0], time_zone=zone, declared=declared), logged, label)
     else:
         new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
+    return _aligned(old, new, label, logged, data, (_computed(before), _computed(now)))
+
+
+def _aligned(
+    old: Profile | Statistics,
+    new: Profile | Statistics,
+    label: str | None,
+    logged: AnswersDescription | None,
+    data: Data | None,
+    computed: tuple[Collection[str], Collection[str]],
+) -> tuple[Statistics, Statistics]:
+    """Return the statistics of both, of what can be compared. computed: the features that each computed of others."""
     separator = (data and data.label_separator) or _separator(old, new)
-    computed = {*data.derive} if data else set[str]()
-    first = _beside(old, new, separator, computed | _computed(before))
-    second = _beside(new, old, separator, computed | _computed(now))
+    derived = {*data.derive} if data else set[str]()
+    first = _beside(old, new, separator, derived.union(computed[0]))
+    second = _beside(new, old, separator, derived.union(computed[1]))
     if logged:
         kept = {name: feature for name, feature in first.features.items() if name not in logged.left_out}
         first = first.model_copy(update={"features": kept})
@@ -143,6 +160,52 @@ def statistics_of(
         features = {name: feature for name, feature in first.features.items() if name != label}
         first = first.model_copy(update={"features": features, "classes": {}})
     return first, second
+
+
+@dataclass(frozen=True)
+class Served:
+    """The answers of one model in the log of a server, beside its training. rows: the number of answers."""
+
+    before: Statistics
+    now: Statistics
+    rows: int
+
+
+def served_statistics(log: str, digest: str, before: Statistics, data: Data, most_rows: int) -> Served | None:
+    """Return the newest answers in `log` of the model with `digest`, beside the statistics `before` of its training.
+
+    Those of the last day in the log, and of earlier hours until there are `most_rows`. data: of the model's recipe.
+    None if the model has no answers there. Raises `DataError` if a file cannot be read.
+    """
+    block_pandas_import()
+    if not list_files(log).files:
+        return None
+    source = find_source(log, FORMAT)
+    newest = sorted(zip(source.files, source.tables, strict=True), key=lambda pair: pair[0].name.rpartition("/")[2])
+    files, rows, logged, first_hour = [], 0, None, ""
+    for file, table in reversed(newest):
+        hour = _HOUR.match(file.name.rpartition("/")[2])
+        if hour and rows >= most_rows and hour[0] < first_hour:
+            break
+        with seekable_file(table.path) as stream:
+            opened = parquet.ParquetFile(stream)
+            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata)
+            count = opened.metadata.num_rows
+        if about is None or about.digest != digest:
+            continue
+        if hour and not first_hour:
+            day_before = datetime.fromisoformat(f"{hour[0]}:00") - timedelta(days=1)
+            first_hour = day_before.strftime("%Y-%m-%dT%H")
+        files.append(file)
+        rows, logged = rows + count, about
+    if logged is None:
+        return None
+    prediction, zone = logged.predictions[0], before.time_zone
+    chosen = replace(source, files=files, count=len(files))
+    profile = profile_table(chosen, prediction, time_zone=zone, declared=data.declared)
+    label = None if data.is_image or data.targets else data.label
+    new = _answers(profile, logged, label)
+    return Served(*_aligned(before, new, label, logged, data, ((), ())), rows)
 
 
 def _beside(

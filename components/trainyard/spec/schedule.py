@@ -64,13 +64,18 @@ class When(Strict):
         description="This data, recipe and code were neither pushed nor refused before.",
     )
     drift: bool = Field(False, description="The data are new and exceed the recipe's drift bounds.")
+    served_drift: Annotated[str, Field(max_length=1024, pattern=r"^(gs://|s3://|/).+")] | None = Field(
+        None,
+        description="Folder of `serve --log`: the champion's newest answers, at least 1,000, exceed the recipe's drift "
+        "bounds, and the data are new.",
+    )
     champion_older_than: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,4}[hd]$")] | None = Field(
         None, description="The champion was pushed or confirmed longer ago, such as 12h or 7d."
     )
 
     @model_validator(mode="after")
     def _ever(self) -> Self:
-        if not (self.new_data or self.drift or self.champion_older_than):
+        if not (self.new_data or self.drift or self.served_drift or self.champion_older_than):
             raise ValueError("nothing is named, so no run would train. Name a condition, or leave when out")
         return self
 
