@@ -1,5 +1,7 @@
 """preprocess on Flink: the session cluster of k8s/components/flink, Beam's workers beside its TaskManagers, a kill.
 
+The recipe's module imports a package, whose wheel is in the bucket.
+
 TRAINYARD_IMAGE and TRAINYARD_FLINK_IMAGE name the images (images/Dockerfile, images/flink/Dockerfile).
 """
 
@@ -19,10 +21,12 @@ from typing import Any
 import pytest
 import yaml
 from namespaces import Namespace, until
+from tests.unit.test_packages import wheel
 from train_step import IMAGE, Desk
 
 from trainyard.spec.beam import Beam, command_line
-from trainyard.storage import storage
+from trainyard.spec.packages import Wheel
+from trainyard.storage import cache, storage, uploads
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "local"))
 
@@ -50,10 +54,21 @@ RECIPE = """
 name: sold
 data:
   format: csv
-  path: /runs/{tables}
+  path: {tables}
   label: sold
   features: {{price: {{type: numeric}}, shop: {{type: category}}}}
 model: {{name: mlp}}
+module: sold.py
+"""
+MODULE = """
+import tensorflow_transform as tft
+
+
+def preprocessing_fn(inputs):
+    import shift
+
+    price = tft.scale_to_z_score(inputs["price"]) * shift.WIDTH
+    return {"price": price, "shop": tft.compute_and_apply_vocabulary(inputs["shop"], num_oov_buckets=1)}
 """
 TABLES = """
 import pathlib, sys
@@ -100,7 +115,23 @@ class Flink:
         self.namespace = desk.namespace
         options = Beam(runner="flink", parallelism=2)
         self._options = command_line(options, "kubeflow", self.namespace.name, "/runs/store")
+        self._code = self._sent_code()
         write(desk, "sold", files=8, rows=1_000)
+        self.write_recipe("sold", "/runs/sold")
+
+    def _sent_code(self) -> dict[str, Any]:
+        """Upload a wheel to the bucket, and return the parts of a recipe whose module imports it."""
+        path = wheel(self.namespace.folder, "shift", {"shift.py": "WIDTH = 2.0\n"})
+        upload = uploads.plan(str(path), self.store.uri, "packages")
+        uploads.store(upload)
+        sent = Wheel(sha256=str(cache.digest_of(path)), bytes=path.stat().st_size, location=upload.uri)
+        return {"files": {"sold.py": MODULE}, "packages": {path.name: sent.model_dump()}}
+
+    def write_recipe(self, name: str, tables: str) -> None:
+        """Write a recipe of `tables` to the volume."""
+        text = RECIPE.format(tables=tables) + yaml.safe_dump(self._code)
+        program = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+        self.desk.python(program, f"/runs/{name}.yaml", text)
 
     @functools.cached_property
     def direct(self) -> Step:
@@ -217,10 +248,8 @@ def kustomize(namespace: Namespace, store: object_stores.Store, volume: bool = T
 
 
 def write(desk: Desk, name: str, files: int, rows: int) -> None:
-    """Write CSV files and their recipe to the volume."""
+    """Write CSV files to the volume."""
     desk.python(TABLES, name, str(files), str(rows))
-    program = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
-    desk.python(program, f"/runs/{name}.yaml", RECIPE.format(tables=name))
 
 
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
@@ -244,8 +273,7 @@ def test_workers_that_share_a_bucket_alone_give_the_same_bytes(flink: Flink) -> 
     for number in range(8):
         table = flink.desk.python("import sys; sys.stdout.write(open(sys.argv[1]).read())", f"/runs/sold/{number}.csv")
         storage.write_text(f"{flink.store.uri}/tables/{number}.csv", table)
-    recipe = RECIPE.format(tables="").replace("/runs/", f"{flink.store.uri}/tables")
-    flink.desk.python("import pathlib, sys; pathlib.Path('/runs/bucket.yaml').write_text(sys.argv[1])", recipe)
+    flink.write_recipe("bucket", f"{flink.store.uri}/tables")
     flink.direct.ends()
     flink.without_volume()
     output = f"{flink.store.uri}/store/on-flink"
