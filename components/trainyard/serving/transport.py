@@ -62,6 +62,8 @@ class SlowBody(Exception):
 
 async def read_body(request: web.Request, most_bytes: int) -> bytes:
     """Return the body of a request. Raises `SlowBody`, and aiohttp's error for more than `most_bytes`."""
+    if request.content.is_eof():  # it came with the headers
+        return await request.read()
     seconds = _BODY_SECONDS + min(request.content_length or most_bytes, most_bytes) / _SLOWEST
     try:
         async with asyncio.timeout(seconds):
