@@ -68,7 +68,7 @@ from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.serving import server as server
-from trainyard.serving import service, transport
+from trainyard.serving import service, transport, workers
 from trainyard.serving.options import LogOptions
 from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service
@@ -685,6 +685,38 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         assert f"trainyard_batch_rows_sum {200 * 7 + 199 + 10}.0" in metrics
         page = urllib.request.urlopen(f"{url}/").read().decode()
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
+
+
+def test_workers_share_ports_and_metrics_and_one_that_is_killed_is_started_again(table: Path) -> None:
+    models, port = str(table / "models" / "1"), free_port()
+    command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", models, "--model-name", "m"]
+    command += ["--port", str(port), "--grpc-port", "0", "--workers", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert f"serves at http://127.0.0.1:{port}, gRPC at 127.0.0.1:" in first, first
+        url, rpc = f"http://127.0.0.1:{port}", first.rpartition(" ")[2].strip()
+        row = {"age": 1, "net worth": 2, "city": "Bern"}
+        answers = [ask(f"{url}/v1/models/m:predict", {"instances": [row]}) for _ in range(20)]
+        assert answers[0][0] == 200 and answers == answers[:1] * 20
+        assert triton.InferenceServerClient(rpc).is_server_ready()
+        metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
+        assert 'trainyard_requests_total{code="200",route="predict"} 20.0' in metrics
+        assert "trainyard_model_version 1.0" in metrics
+        with pytest.raises(
+            ConfigurationError, match=rf"127.0.0.1:{port}: cannot be listened on .* another --host or --port"
+        ):
+            workers.serve(server.Options(folder=models, port=port, workers=2), print)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        served = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        assert len(served) == 2
+        os.kill(int(served[0]), signal.SIGKILL)
+        warning = json.loads(process.stderr.readline())["message"]
+        assert re.fullmatch(r"Worker [01] ended \(exit code -9\). It is started again.", warning)
+        assert ask(f"{url}/v1/models/m:predict", {"instances": [row]}) == answers[0]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert all(not Path(f"/proc/{child}").exists() for child in served)
 
 
 def test_the_client_of_tensorflow_serving_gets_the_answers_of_predict(table: Path, tmp_path: Path) -> None:

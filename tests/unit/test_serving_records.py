@@ -427,6 +427,13 @@ def test_an_origin_that_no_browser_sends_or_any_beside_others_is_refused(origins
         Options(cors=tuple(origins))
 
 
+def test_more_workers_than_cores_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"--workers: 5000 processes are too many, this machine has cores for \d"
+    ):
+        Options(workers=5000)
+
+
 def test_the_ids_of_a_request_are_its_own_if_they_are_valid() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     own = RequestIds.from_headers({"x-request-id": "order-7", "traceparent": trace})

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 
 from trainyard.errors import ConfigurationError
 
 _ORIGIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 ANY = "*"
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """The addresses of a server, and the version that it serves. rpc: host and port of gRPC, '' without it."""
+
+    url: str
+    rpc: str
+    version: int
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,7 @@ class Options:
 
     reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request. grpc_port: None
     for no gRPC. cors: origins whose pages may read answers, `ANY` for all. access_log: write a line for each request.
-    log: None for no log of answers.
+    log: None for no log of answers. workers: processes that share the ports.
     """
 
     folder: str = ""
@@ -38,9 +50,17 @@ class Options:
     cors: tuple[str, ...] = ()
     access_log: bool = False
     log: LogOptions | None = None
+    workers: int = 1
 
     def __post_init__(self) -> None:
-        """Raise `ConfigurationError` for an origin that no browser sends."""
+        """Raise `ConfigurationError` for an origin that no browser sends, or workers that cannot run here."""
+        if self.workers > 1:
+            cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+            if self.workers > cores:
+                raise ConfigurationError(
+                    f"--workers: {self.workers} processes are too many, this machine has cores for {cores}. At most "
+                    "one process per core is allowed, and one without Linux. Give a smaller number."
+                )
         for origin in self.cors:
             if origin != ANY and not _ORIGIN.fullmatch(origin):
                 raise ConfigurationError(

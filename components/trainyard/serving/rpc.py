@@ -27,6 +27,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from trainyard.errors import ConfigurationError
 from trainyard.serving import raw_tensors
 from trainyard.serving.bad_request import BadRequest, mistyped
+from trainyard.serving.options import Options
 from trainyard.serving.records import INTEGERS, require_datatype, require_shape
 from trainyard.serving.service import REQUEST_ID, Service, about_server, parsed, refusal
 from trainyard.serving.transport import RequestIds, log_request
@@ -174,14 +175,14 @@ class _Health(health.aio.HealthServicer):
 
 
 class RpcServer:
-    """Answers gRPC requests by `service`. request_bytes: of the largest request."""
+    """Answers gRPC requests by `service`."""
 
-    def __init__(self, service: Service, request_bytes: int, *, access_log: bool = False) -> None:
-        self._service, self._access_log = service, access_log
+    def __init__(self, service: Service, options: Options) -> None:
+        self._service, self._access_log = service, options.access_log
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", request_bytes),
-                ("grpc.so_reuseport", 0),  # otherwise two servers share a port, and each gets some of the requests
+                ("grpc.max_receive_message_length", options.request_bytes),
+                ("grpc.so_reuseport", int(options.workers > 1)),  # by default two servers would share a port
             ]
         )
         answers: dict[str, _Answer] = {
@@ -195,7 +196,7 @@ class RpcServer:
         from trainyard.serving.prediction_service import PredictionService  # which imports TensorFlow
 
         own = {name: (*METHODS[name], answer) for name, answer in answers.items()}
-        services = {SERVICE: own} | PredictionService(service, request_bytes).services()
+        services = {SERVICE: own} | PredictionService(service, options.request_bytes).services()
         self._services = list(services)
         for name, methods in services.items():
             handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {

@@ -16,20 +16,20 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from aiohttp import web
 from aiohttp.log import server_logger
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from trainyard import events
 from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.report.pages import template
 from trainyard.serving import raw_tensors
+from trainyard.serving.options import Addresses as Addresses
 from trainyard.serving.options import Options as Options
 from trainyard.serving.records import JSON_BYTES, SIGNATURE
 from trainyard.serving.service import (
@@ -212,7 +212,7 @@ class Server:
         return web.json_response({"ready": not stopping}, status=503 if stopping else 200)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._service.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=self._service.metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _page(self, _request: web.Request) -> web.Response:
         model = self._service.serving.model
@@ -257,15 +257,7 @@ def _tensor(output: Output, raw: bytes | None) -> dict[str, Any]:
     return described | {"data": values.ravel().tolist() if is_array else values}
 
 
-@dataclass(frozen=True)
-class Addresses:
-    """The addresses of a server. rpc: host and port of gRPC, '' without it."""
-
-    url: str
-    rpc: str
-
-
-def serve(options: Options, started: Callable[[Addresses, ServingVersion], None]) -> None:
+def serve(options: Options, started: Callable[[Addresses], None]) -> None:
     """Answer requests until SIGTERM or SIGINT comes. started: called with the addresses once requests are answered.
 
     Raises `DataError` if there is no model, or it is damaged; `ConfigurationError` if the port cannot be used.
@@ -279,20 +271,18 @@ def serve_to_parent(folder: str) -> None:
     """Serve the version in `folder` as `model` on a free port, which the event `serving` tells the parent process."""
     options = Options(folder=folder, name="model")
     try:
-        serve(options, lambda addresses, _serving: events.emit("serving", url=addresses.url))
+        serve(options, lambda addresses: events.emit("serving", url=addresses.url))
     except TrainyardError as error:
         events.emit("failed", message=str(error))
         sys.exit(int(error.exit_code))
 
 
-async def _serve(
-    options: Options, serving: ServingVersion, started: Callable[[Addresses, ServingVersion], None]
-) -> None:
+async def _serve(options: Options, serving: ServingVersion, started: Callable[[Addresses], None]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with listening(options, serving) as addresses:
-        started(addresses, serving)
+        started(addresses)
         await ended.wait()
 
 
@@ -307,7 +297,8 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
     try:
         try:
             # None: IPv6 too, for pods that have no other address.
-            site = web.TCPSite(runner, None if options.host == _ALL else options.host, options.port)
+            host, shares = None if options.host == _ALL else options.host, options.workers > 1
+            site = web.TCPSite(runner, host, options.port, reuse_port=shares)
             await site.start()
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
@@ -319,13 +310,14 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it logs what it also raises
             from trainyard.serving.rpc import RpcServer
 
-            rpc_server = RpcServer(service, options.request_bytes, access_log=options.access_log)
+            rpc_server = RpcServer(service, options)
             rpc = await rpc_server.start(options.host, options.grpc_port)
             endings.append(rpc_server.finish)
         assert runner.server is not None  # noqa: S101 - it was set up
-        watching = [serving.watch(), server.connections.watch(runner.server)]
+        watching = [serving.watch(), server.connections.watch(runner.server), service.measure_always()]
         tasks = [asyncio.create_task(watch) for watch in watching]
-        yield Addresses(f"http://{with_port(*runner.addresses[0][:2])}", rpc)
+        url, model = f"http://{with_port(*runner.addresses[0][:2])}", serving.model
+        yield Addresses(url, rpc, model.number, model.pushed.folder)
         for task in tasks:
             task.cancel()
         await site.stop()

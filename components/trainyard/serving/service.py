@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from trainyard import events
 from trainyard.errors import bug_sentence
@@ -29,6 +31,9 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGE_BYTES = 64 << 10  # of a request; chosen: a millisecond to parse
 _TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of prometheus_client with the folder in which the processes of one server keep their metrics."""
+
 REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 """The id of the request that is answered."""
 
@@ -52,19 +57,45 @@ class Service:
         self.log = AnswerLog(log.folder, log.sample, self.registry) if log else None
         self.stopping = False
         self.running = 0
-        for gauge, meaning, value in (
-            ("model_version", "Version that serves.", lambda: serving.model.number),
-            ("model_reloads", "Versions loaded since the start.", lambda: serving.reloads),
-            ("model_reload_failing", "1 while a newer version cannot be loaded.", lambda: bool(serving.failure)),
-            ("requests_running", "Requests that are not yet answered.", lambda: self.running),
-        ):
-            Gauge(f"trainyard_{gauge}", meaning, registry=self.registry).set_function(value)
+        gauges: list[tuple[str, str, Literal["livemin", "livemax", "livesum"], Callable[[], float]]] = [
+            ("model_version", "Version that serves.", "livemin", lambda: serving.model.number),
+            ("model_reloads", "Versions loaded since the start.", "livemax", lambda: serving.reloads),
+            (
+                "model_reload_failing",
+                "1 while a newer version cannot be loaded.",
+                "livemax",
+                lambda: bool(serving.failure),
+            ),
+            ("requests_running", "Requests that are not yet answered.", "livesum", lambda: self.running),
+        ]
+        self._gauges = [
+            (Gauge(f"trainyard_{name}", meaning, registry=self.registry, multiprocess_mode=mode), value)
+            for name, meaning, mode, value in gauges
+        ]
         self._requests = Counter("trainyard_requests", "Requests.", ("route", "code"), registry=self.registry)
         self._seconds = Histogram(
             "trainyard_request_seconds", "Time of an answer.", ("route",), registry=self.registry, buckets=_SECONDS
         )
         rows = Histogram("trainyard_batch_rows", "Rows of a batch.", registry=self.registry, buckets=_ROWS)
         self._batcher = Batcher(rows.observe)
+
+    def metrics(self) -> bytes:
+        """Return the metrics as Prometheus reads them: of all workers, if this process is one of several."""
+        self._measure()
+        registry = self.registry
+        if METRICS_FOLDER in os.environ:
+            MultiProcessCollector(registry := CollectorRegistry())  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+    async def measure_always(self) -> None:
+        """Keep the gauges true for other workers, until the task is cancelled."""
+        while METRICS_FOLDER in os.environ:
+            self._measure()
+            await asyncio.sleep(1.0)
+
+    def _measure(self) -> None:
+        for gauge, value in self._gauges:
+            gauge.set(value())
 
     def count(self, route: str, code: str, start: float) -> None:
         """Count an answer to a request that came at `start`, by the monotonic clock."""

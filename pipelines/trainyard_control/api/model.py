@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trainyard.readers.rows import BadRow
-    from trainyard.serving.options import Options
-    from trainyard.serving.server import Addresses
-    from trainyard.serving.versions import ServingVersion
+    from trainyard.serving.options import Addresses, Options
     from trainyard.steps.predict.prediction import Predictor
     from trainyard.steps.predict.pushed_model import PushedModel
 
@@ -232,7 +230,7 @@ def serve(
     *,
     environment: str,
     options: Options,
-    started: Callable[[Addresses, ServingVersion], None],
+    started: Callable[[Addresses], None],
 ) -> None:
     """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.server.serve`.
 
@@ -249,7 +247,10 @@ def serve(
     require_tensorflow()
     if find_spec("aiohttp") is None or find_spec("prometheus_client") is None:
         raise ConfigurationError("aiohttp is not installed; the server needs it. Install trainyard[cpu].")
-    from trainyard.serving.server import serve
+    if options.workers > 1:
+        from trainyard.serving.workers import serve
+    else:
+        from trainyard.serving.server import serve
 
     serve(replace(options, folder=folder, name=name), started)
 

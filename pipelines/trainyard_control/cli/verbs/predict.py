@@ -29,8 +29,7 @@ from trainyard_control.cli.options import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trainyard.serving.server import Addresses
-    from trainyard.serving.versions import ServingVersion
+    from trainyard.serving.options import Addresses
     from trainyard.steps.predict.prediction import PredictionSummary
     from trainyard_control.api.evaluation import LabelledEvaluation
 
@@ -300,6 +299,9 @@ def serve(
         float | None,
         typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
     ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes that answer, at most one per core (Linux).")
+    ] = 1,
 ) -> None:
     """Serve a pushed model over HTTP and gRPC.
 
@@ -311,8 +313,8 @@ def serve(
     if sample is not None and log is None:
         raise ConfigurationError("--sample: is the share of the requests in --log, which is missing. Add --log FOLDER.")
 
-    def started(addresses: Addresses, serving: ServingVersion) -> None:
-        served = f"✓ version {serving.model.number} of {serving.model.pushed.folder} serves at {addresses.url}"
+    def started(addresses: Addresses) -> None:
+        served = f"✓ version {addresses.version} of {addresses.folder} serves at {addresses.url}"
         typer.echo(served + (f", gRPC at {addresses.rpc}" if addresses.rpc else ""), err=True)
 
     serve_model(
@@ -328,6 +330,7 @@ def serve(
             cors=tuple(cors or ()),
             access_log=access_log,
             log=LogOptions(log, 1.0 if sample is None else sample) if log else None,
+            workers=workers,
         ),
         started=started,
     )
