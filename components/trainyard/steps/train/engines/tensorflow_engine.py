@@ -191,6 +191,7 @@ class TensorFlowSteps(Steps):
 
     def __post_init__(self) -> None:
         self._step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._known_step: int | None = None  # a read of a variable on several replicas takes milliseconds
         self._loss_sum = tf.Variable(0.0, dtype=tf.float32, trainable=False)
         self._loss_and_gradients = (
             tf.function(self._replica_loss_and_gradients, autograph=False, jit_compile=True)
@@ -204,7 +205,9 @@ class TensorFlowSteps(Steps):
 
     @property
     def step(self) -> int:
-        return int(self._step.numpy())
+        if self._known_step is None:
+            self._known_step = int(self._step.numpy())
+        return self._known_step
 
     @property
     def loss_sum(self) -> float:
@@ -238,6 +241,7 @@ class TensorFlowSteps(Steps):
 
     def train(self, batches: Any, count: int, worker_values: Sequence[float]) -> list[float]:
         phase = self.enter_phase()
+        self._known_step = None
         try:
             mean = self._train(batches, tf.constant(count, tf.int64), tf.constant(worker_values, tf.float32), phase)
         except tf.errors.ResourceExhaustedError as error:
@@ -324,6 +328,7 @@ class TensorFlowSteps(Steps):
         )
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self._known_step = None
         for name, variable in self._variables().items():
             variable.assign(arrays[name])
 
