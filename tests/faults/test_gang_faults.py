@@ -25,8 +25,8 @@ from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
-EPOCHS = 18  # 8 steps each
-ELASTIC = {"normalization": True, "epochs": 30}
+EPOCHS = 14  # 8 steps each
+ELASTIC = {"normalization": True, "epochs": 12}
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 RECOVERY_SECONDS = 120.0  # on a machine of any load: far less than the deadlines that a start has otherwise
 
@@ -54,7 +54,7 @@ def unkilled(undisturbed: list[Trained]) -> Trained:
 def stopped(tmp_path_factory: pytest.TempPathFactory, examples: str) -> tuple[Gang, list[tuple[str, int]]]:
     """A gang that was told to stop, and address and port of each server that it had."""
     gang = start(tmp_path_factory.mktemp("stopped"), examples, 2, epochs=EPOCHS)
-    gang.wait_for(lambda: gang.step() >= 24)
+    gang.wait_for(lambda: gang.step() >= 16)
     servers = gang_processes.listening(gang.process.pid)
     signal_time = time.monotonic()
     gang.process.send_signal(signal.SIGTERM)
@@ -75,11 +75,11 @@ def pods(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     options = {"TF_NUM_INTRAOP_THREADS": str(max(1, (os.cpu_count() or 1) // 2)), "TRAINYARD_STALL_SECONDS": "8"}
     chief = supervisor(folder, examples, 0, ports, host=gang_processes.IPV6, **options)
     leaving = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
-    chief.wait_for(lambda: chief.step() >= 24)
+    chief.wait_for(lambda: chief.step() >= 16)
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.process.wait(RECOVERY_SECONDS) == 143
     again = supervisor(folder, examples, 1, ports, host=gang_processes.IPV6, **options)
-    chief.wait_for_recovery(1, 48)
+    chief.wait_for_recovery(1, 32)
     os.kill(gang_processes.training_process(again.process.pid), signal.SIGSTOP)
     frozen = time.monotonic()
     chief.finish()
@@ -103,10 +103,10 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     ]
     # Soon one after the other: half of the training is left for the last, which may come late.
     for number, (_, processes) in enumerate(faults):
-        gang.wait_for_recovery(number, 16 + 12 * number)
+        gang.wait_for_recovery(number, 10 + 8 * number)
         for process in processes():
             gang_processes.kill(process)
-    gang.wait_for_recovery(len(faults), 16 + 12 * len(faults))
+    gang.wait_for_recovery(len(faults), 10 + 8 * len(faults))
     os.kill(gang.events("supervisor")[-1]["process"], signal.SIGTERM)
     gang.finish()
     *restarts, stop = gang.training.gang.restarts

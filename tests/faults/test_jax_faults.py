@@ -15,7 +15,7 @@ from ports import free_port
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
 JAX = {"TRAINYARD_ENGINE": "jax"}
-EPOCHS = 20  # 8 steps each
+EPOCHS = 16  # 8 steps each
 ELASTIC = '{"counts": [1, 2], "replace_seconds": 10, "start_deadline_seconds": 300}'
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 
@@ -43,29 +43,29 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
     tmp_path: Path, examples: str, unkilled: Gang
 ) -> None:
     gang = start(tmp_path, examples, 2, epochs=EPOCHS, **JAX)
-    gang.wait_for(lambda: gang.step() >= 16)
+    gang.wait_for(lambda: gang.step() >= 8)
     gang.process.send_signal(signal.SIGTERM)
     gang.finish(code=143)
     saved = gang.events("saved")[-1]["step"]
     assert saved >= gang.step() and not gang_processes.processes_of(tmp_path)
 
     gang = gang_processes.resume(tmp_path, examples, **JAX)
-    gang.wait_for(lambda: len(gang.events("resumed")) >= 1 and gang.step() >= 40)
+    gang.wait_for(lambda: len(gang.events("resumed")) >= 1 and gang.step() >= 24)
     for supervisor in gang.events("supervisor")[2:]:
         os.kill(supervisor["process"], signal.SIGKILL)
     gang_processes.kill(gang.process.pid)
     gang.finish(code=-signal.SIGKILL)
 
     gang = gang_processes.resume(tmp_path, examples, elastic=ELASTIC, **JAX)
-    gang.wait_for(lambda: len(gang.events("resumed")) >= 2 and gang.step() >= 64)
+    gang.wait_for(lambda: len(gang.events("resumed")) >= 2 and gang.step() >= 40)
     gang_processes.kill(gang.training_process(4))  # the log names the four supervisors before as well
-    gang.wait_for_recovery(1, 84)
+    gang.wait_for_recovery(1, 52)
     with gang.descriptors(0):
         gang_processes.kill(gang.events("supervisor")[-1]["process"])
         gang.wait_for(lambda: gang.events("started_together")[-1]["workers"] == 1)
     gang.finish()
     stopped, killed, *_ = (event["step"] for event in gang.events("resumed"))
-    assert stopped == saved and killed >= 40 - INTERVAL
+    assert stopped == saved and killed >= 24 - INTERVAL
     training = gang.training
     reasons = ("worker 0's training process", "worker 1 is lost", "worker 1 is there again")
     for reason, restart in zip(reasons, training.gang.restarts, strict=True):
@@ -75,7 +75,7 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
         [(epoch.train_loss, epoch.eval_loss) for epoch in run.history] for run in (training, unkilled.training)
     )
     with_two = training.gang.worker_counts[1].step // 8
-    assert losses[:with_two] == expected[:with_two] and with_two >= 9
+    assert losses[:with_two] == expected[:with_two] and with_two >= 5
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     assert not gang_processes.processes_of(tmp_path)
 
