@@ -21,7 +21,7 @@ from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
-EPOCHS = 15  # 8 steps each
+EPOCHS = 11  # 8 steps each
 INTERVAL = 5
 CGROUPS = Path("/sys/fs/cgroup")
 WORKERS = pytest.mark.parametrize("workers", [1, 2], ids=["alone", "two-workers"])
