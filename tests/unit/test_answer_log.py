@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyarrow import parquet
 from tests.unit import report_folders
+from tests.unit.test_notify import LOCAL, Webhook
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.gate import Verdict
@@ -26,6 +27,7 @@ from trainyard.quality.inspect import statistics_of
 from trainyard.serving import answer_log
 from trainyard.serving.answer_log import AnswerLog
 from trainyard.serving.versions import LoadedModel
+from trainyard.spec.notify import URL_VARIABLE
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds, When
 from trainyard.steps.check.run import run
@@ -274,6 +276,44 @@ def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_p
         evaluate_answers(model, str(by_age), str(by_age), "age")
     assert "belong together" in str(CliRunner().invoke(app, command[:-2]).exception)
     assert "DATA: is missing" in str(CliRunner().invoke(app, ["evaluate", model]).exception)
+
+
+def test_answers_below_a_gate_are_told_if_the_whole_interval_is_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = np.arange(200) % 10 < 8  # of Bern all, of Oslo 60 %: every odd row
+    right |= np.arange(200) % 2 == 0
+    paid = np.arange(200) % 4 < 2
+    gates = [
+        {"metric": "accuracy", "min": 0.92},
+        {"metric": "accuracy", "min": 0.97},
+        {"metric": "accuracy", "min": 0.97, "slice": "city=Bern"},
+        {"metric": "accuracy", "min": 0.97, "slice": "city=Oslo"},
+        {"metric": "accuracy", "min_difference": 0.5},
+        {"metric": "log_loss", "max": 0.01},
+        {"metric": "precision", "min": 1, "class": "yes"},
+    ]
+    judged = RECIPE | {"evaluate": RECIPE["evaluate"] | {"gates": gates, "bootstrap": 200}}
+    with storage.stage(str(tmp_path / "models/3"), "trainyard.push", origin={"number": 3, "recipe": judged}) as folder:
+        (folder / "saved_model.pb").touch()
+    log = logged(tmp_path, np.arange(200.0), np.where(right == paid, 0.9, 0.1))
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,paid\n" + "".join(f"r{row},{'yes' if paid[row] else 'no'}\n" for row in range(200)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(f"{LOCAL}notify: {{}}\n")
+    webhook = Webhook()
+    monkeypatch.setenv(URL_VARIABLE, webhook.url)
+    try:
+        found = evaluate_answers(str(tmp_path / "models/3"), log, str(labels), "id", environment="own.yaml")
+    finally:
+        webhook.server.shutdown()
+        webhook.server.server_close()
+    assert found.versions[3].metrics["accuracy"] == pytest.approx(0.9)
+    named = [sentence.partition(" is ")[0] for sentence in found.below_gates]
+    assert named == ["accuracy", "accuracy of city=Oslo", "log_loss"], found.below_gates
+    [body] = webhook.bodies
+    assert body["type"] == "below_gate" and body["data"]["below_gates"] == found.below_gates
+    assert found.below_gates[0].endswith("(95 %), and the gate asks for at least 0.97")
 
 
 @pytest.mark.parametrize("targets", [None, ("low", "high")])

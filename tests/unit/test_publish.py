@@ -34,9 +34,12 @@ from typer.testing import CliRunner, Result
 import trainyard as ty
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.pushed_versions import PushedVersion
+from trainyard.errors import ConfigurationError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster
+from trainyard.serving.options import LogOptions
 from trainyard.spec import environment as environments
+from trainyard.spec.environment import SecretKey
 from trainyard.storage import storage
 from trainyard_control.api import publish
 from trainyard_control.api.versions import find_one
@@ -210,6 +213,33 @@ def test_every_inference_service_fits_kserves_schema(cluster: str, kserves_schem
         service = kserve.inference_service(version, environment.model_copy(update=change), "digits", canary)
         kserves_schema.validate(service["spec"])
         assert service.keys() == {"apiVersion", "kind", "metadata", "spec"}
+
+
+def test_a_log_of_answers_is_in_a_bucket_and_its_keys_reach_the_server(
+    cluster: str, kserves_schema: Draft202012Validator
+) -> None:
+    environment = environments.load(cluster).model_copy(
+        update={
+            "variables": {"AWS_ENDPOINT_URL_S3": "http://store", "OTHER": "x"},
+            "secrets": {name: SecretKey(secret="keys", key="key") for name in ("AWS_SECRET_ACCESS_KEY", "TOKEN")},
+        }
+    )
+    version = PushedVersion(1, "s3://b/digits/1", True, (), VersionRecord())
+
+    def container(folder: str) -> dict[str, Any]:
+        service = kserve.inference_service(version, environment, "digits", None, LogOptions(folder, 0.01))
+        kserves_schema.validate(service["spec"])
+        return service["spec"]["predictor"]["containers"][0]
+
+    found = container("s3://b/answers")
+    assert found["args"][-4:] == ["--log", "s3://b/answers", "--sample", "0.01"]
+    assert [each["name"] for each in found["env"]][1:] == ["AWS_ENDPOINT_URL_S3", "AWS_SECRET_ACCESS_KEY"]
+    assert [each["name"] for each in container("gs://b/answers")["env"]] == ["STORAGE_URI"]
+    for folder in ("answers", "/mnt/answers"):
+        with pytest.raises(ConfigurationError, match="Name a gs:// or s3:// folder"):
+            container(folder)
+    said = refused("kserve", "digits@1", "-e", cluster, "--sample", "0.5", "--dry-run")
+    assert "--sample: is the share of the requests in --log" in said
 
 
 class Api:

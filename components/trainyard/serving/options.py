@@ -30,6 +30,15 @@ class LogOptions:
     folder: str
     sample: float
 
+    @classmethod
+    def from_texts(cls, folder: str | None, sample: float | None) -> LogOptions | None:
+        """Return the options `--log` and `--sample`. Raises `ConfigurationError` for a share of no log."""
+        if folder is None and sample is not None:
+            raise ConfigurationError(
+                "--sample: is the share of the requests in --log, which is missing. Add --log FOLDER."
+            )
+        return cls(folder, 1.0 if sample is None else sample) if folder else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

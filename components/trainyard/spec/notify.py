@@ -16,7 +16,7 @@ SETTINGS_VARIABLE = "TRAINYARD_NOTIFY"
 URL_VARIABLE, KEY_VARIABLE = "TRAINYARD_NOTIFY_URL", "TRAINYARD_NOTIFY_KEY"
 """Variables with the address, if it is secret, and with the signing key."""
 
-Event = Literal["failed", "refused", "pushed", "drifted", "waits", "rolled_back"]
+Event = Literal["failed", "refused", "pushed", "drifted", "waits", "rolled_back", "below_gate"]
 
 
 class Notify(Strict):
@@ -32,10 +32,11 @@ class Notify(Strict):
         description="json: all fields, signed as in Standard Webhooks if the variable "
         f"{KEY_VARIABLE} holds a key. slack, teams: a sentence for a channel.",
     )
-    events: Annotated[list[Event], Field(min_length=1, max_length=6)] = Field(
-        ["failed", "refused", "pushed", "drifted", "waits", "rolled_back"],
+    events: Annotated[list[Event], Field(min_length=1, max_length=7)] = Field(
+        ["failed", "refused", "pushed", "drifted", "waits", "rolled_back", "below_gate"],
         description="drifted: the data have drifted from the champion's. waits: a gang has waited ten minutes for "
-        "nodes. rolled_back: an earlier version serves again.",
+        "nodes. rolled_back: an earlier version serves again. below_gate: `evaluate --answers` found that the served "
+        "model does not meet its gates.",
     )
 
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.contract.answer_log import FORMAT, PROBABILITIES, AnswersDescription
 from trainyard.errors import DataError, did_you_mean, listed
+from trainyard.measured import interval_text
+from trainyard.report import notify
 from trainyard.report.plots import page
+from trainyard.spec.gates import MAIN_METRIC, Gate, Task
 from trainyard.spec.recipe import Recipe
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.evaluation import (
@@ -22,6 +25,7 @@ from trainyard_control.api.evaluation import (
     with_labels,
 )
 from trainyard_control.api.versions import Version, find_one
+from trainyard_control.cluster import environments
 from trainyard_control.search.comparison import Measured, Row, metric_rows
 
 if TYPE_CHECKING:
@@ -66,6 +70,17 @@ class ServedEvaluation:
         task = self.model.record.recipe["task"]
         return [main_metric_row(name, [found.get(name) for found in parts], task) for name in names]
 
+    @property
+    def below_gates(self) -> list[str]:
+        """A sentence for each gate of the recipe that the answers of the version `model` do not meet.
+
+        The whole 95 % interval must miss the bound. Gates of a class, a target, a gap or a difference, and metrics
+        without an interval, are not judged.
+        """
+        recipe, found = self.model.record.recipe, self.versions.get(self.model.number)
+        gates = [Gate.model_validate(gate) for gate in (recipe.get("evaluate") or {}).get("gates") or []]
+        return list(filter(None, (_below(gate, found, recipe["task"]) for gate in gates))) if found else []
+
     def page(self) -> str:
         """Render the evaluation as a page of HTML."""
         tables = [(["metric", *self.columns], self.rows), (["slice", *self.columns], self.slice_rows)]
@@ -73,6 +88,7 @@ class ServedEvaluation:
         for number, found in self.versions.items():
             notes += [f"Version {number}: {found.examples:,} examples.", *found.notes]
             notes += [f"Version {number}: {count:,} left out: {reason}." for reason, count in found.left_out.items()]
+        notes += [f"Version {self.model.number}: {sentence}." for sentence in self.below_gates]
         cells = [(head, [[row.name, *row.cells] for row in rows]) for head, rows in tables if rows]
         return page(f"{self.model.recipe} in {self.log}", list(dict.fromkeys(notes)), {}, cells)
 
@@ -82,6 +98,7 @@ class ServedEvaluation:
             "model": self.model.folder,
             "answers": self.log,
             "unanswered": self.unanswered,
+            "below_gates": self.below_gates,
             "versions": {str(number): found.document() for number, found in self.versions.items()},
         }
 
@@ -100,6 +117,8 @@ def evaluate_answers(
     model: as of `evaluate`; its recipe names label, slices and weight. Versions in the log may be pruned. on: the
     column of `labels` that names the example, and the column of the log: `id`, or an input. Answers without a label
     are left out and counted.
+
+    If the version `model` does not meet its gates (`below_gates`), the environment's webhook gets a message.
 
     Raises `DataError` if an id has two labels, a column is missing, or no answer has a label.
     """
@@ -129,7 +148,31 @@ def evaluate_answers(
             f"{labels}: none of its {len(rows.row_of):,} values of '{on}' is in {answers}, the first are "
             f"{listed(list(map(repr, [*rows.row_of][:3])), 3)}. Name the column of the log by --on."
         )
-    return ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), dict(sorted(evaluations.items())))
+    done = ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), dict(sorted(evaluations.items())))
+    if below := done.below_gates:
+        known = {"model": version.folder, "version": version.number, "answers": answers, "below_gates": below}
+        text = f"{version.name} in {answers}: {listed(below, _SHOWN, '; ')}."
+        notify.send(environments.load(environment).notify, notify.Message("below_gate", text, known))
+    return done
+
+
+def _below(gate: Gate, found: LabelledEvaluation, task: Task) -> str:
+    """Return the sentence on a gate whose bound the whole interval misses, '' otherwise."""
+    if gate.class_name or gate.target or gate.largest_gap_between:
+        return ""
+    interval, scope = found.intervals.get(gate.metric), ""
+    if gate.slice is not None:
+        part = next((part for part in found.slices if part.name == gate.slice), None)
+        interval = part.interval if part and gate.metric == MAIN_METRIC[task] else None
+        scope = f" of {gate.slice}"
+    if interval is None:
+        return ""
+    text = f"{gate.metric}{scope} is {interval_text(interval.low, interval.high)} (95 %), and the gate asks for"
+    if gate.min is not None and interval.high < gate.min:
+        return f"{text} at least {gate.min:g}"
+    if gate.max is not None and interval.low > gate.max:
+        return f"{text} at most {gate.max:g}"
+    return ""
 
 
 @dataclass(frozen=True)

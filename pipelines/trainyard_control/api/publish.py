@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.serving.options import LogOptions
 from trainyard.spec.environment import Environment
 from trainyard.steps.predict.pushed_model import open_model
 from trainyard_control.api.model import default_name
@@ -53,11 +54,21 @@ def huggingface(
     return Published(version, request, hub.upload(files, request) if repository else str(folder))
 
 
-def kserve(model: str, *, environment: str, name: str | None, canary_percent: int | None, dry_run: bool) -> Published:
+def kserve(
+    model: str,
+    *,
+    environment: str,
+    name: str | None,
+    canary_percent: int | None,
+    log: LogOptions | None,
+    dry_run: bool,
+) -> Published:
     """Create or update the KServe InferenceService that serves `model` in the cluster of `environment`.
 
     name: of the object and of the model in URLs, by default the recipe's. canary_percent: share of the requests; None
-    for all. Raises `DataError` if `trainyard serve` cannot serve it, `ConfigurationError` if the cluster cannot read
+    for all. log: of the server, in a bucket.
+
+    Raises `DataError` if `trainyard serve` cannot serve it, `ConfigurationError` if the cluster cannot read
     it, and as `kserve.inference_service` and `kserve.apply`.
     """
     from trainyard_control.targets import kserve as target
@@ -70,7 +81,7 @@ def kserve(model: str, *, environment: str, name: str | None, canary_percent: in
         )
     version = _version(model, environment)
     open_model(version.folder)  # the server needs what Trainyard's export wrote
-    service = target.inference_service(version, loaded, _name(version, name), canary_percent)
+    service = target.inference_service(version, loaded, _name(version, name), canary_percent, log)
     remark = _remark(version, loaded, target.READERS, target.UNREADABLE, dry_run)
     if dry_run:
         return Published(version, service, remark=remark)

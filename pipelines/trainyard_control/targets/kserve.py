@@ -16,9 +16,10 @@ from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest
-from trainyard.kubernetes.pod_spec import bundle_source
+from trainyard.kubernetes.pod_spec import bundle_source, literal_value, variables
+from trainyard.serving.options import LogOptions
 from trainyard.spec.environment import CA_FOLDER, CA_VARIABLES, Environment
-from trainyard.uris import is_bucket
+from trainyard.uris import is_bucket, path_error, without_secrets
 
 GROUP = "apis/serving.kserve.io/v1beta1"
 KIND = "inferenceservices"
@@ -37,12 +38,17 @@ _RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2
 
 
 def inference_service(
-    version: PushedVersion, environment: Environment, name: str, canary_percent: int | None
+    version: PushedVersion,
+    environment: Environment,
+    name: str,
+    canary_percent: int | None,
+    log: LogOptions | None = None,
 ) -> Manifest:
     """Return the InferenceService `name` that serves `version`.
 
-    canary_percent: share of the requests that it gets; the version before keeps the others. Raises `ConfigurationError`
-    if no container image or name is known.
+    canary_percent: share of the requests that it gets; the version before keeps the others. log: of the server, which
+    for S3 gets the environment's variables and Secrets AWS_*. Raises `ConfigurationError` if no container image or name
+    is known, or the log is in no bucket.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -72,6 +78,11 @@ def inference_service(
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
+    if log:
+        if why := path_error(log.folder) if is_bucket(log.folder) else "a pod loses its files when it ends":
+            raise ConfigurationError(f"--log {without_secrets(log.folder)[:200]}: {why}. Name a gs:// or s3:// folder.")
+        container["args"] += ["--log", literal_value(log.folder), "--sample", f"{log.sample:g}"]
+        container["env"] += _store_variables(environment) if log.folder.startswith("s3://") else []
     volumes = []
     if bundle := environment.ca_bundle:
         container["env"] += [{"name": name, "value": bundle.path} for name in CA_VARIABLES]
@@ -101,6 +112,13 @@ def inference_service(
             }
         },
     }
+
+
+def _store_variables(environment: Environment) -> list[Manifest]:
+    """Return the variables by which an S3 client in a pod finds its endpoint and its keys."""
+    values = {name: value for name, value in environment.variables.items() if name.startswith("AWS_")}
+    secrets = {name: source for name, source in environment.secrets.items() if name.startswith("AWS_")}
+    return variables(values, secrets)
 
 
 def apply(service: Manifest, cluster: Cluster) -> str:

@@ -235,7 +235,8 @@ def _evaluate_answers(
         console.print(fields)
         if print_rows(console, found.columns, {"metrics": found.rows, "slices": found.slice_rows}):
             console.print("* the 95 % intervals do not overlap", style="dim")
-        notes = [note for evaluation in found.versions.values() for note in evaluation.notes]
+        notes = [f"version {found.model.number}: {sentence}" for sentence in found.below_gates]
+        notes += [note for evaluation in found.versions.values() for note in evaluation.notes]
         for note in dict.fromkeys(notes):
             console.print(markup(f"! {note}"))
 
@@ -310,8 +311,7 @@ def serve(
     from trainyard.serving.options import LogOptions, Options
     from trainyard_control.api.model import serve as serve_model
 
-    if sample is not None and log is None:
-        raise ConfigurationError("--sample: is the share of the requests in --log, which is missing. Add --log FOLDER.")
+    logged = LogOptions.from_texts(log, sample)
 
     def started(addresses: Addresses) -> None:
         served = f"✓ version {addresses.version} of {addresses.folder} serves at {addresses.url}"
@@ -329,7 +329,7 @@ def serve(
             grpc_port=grpc_port,
             cors=tuple(cors or ()),
             access_log=access_log,
-            log=LogOptions(log, 1.0 if sample is None else sample) if log else None,
+            log=logged,
             workers=workers,
         ),
         started=started,

@@ -66,6 +66,13 @@ def kserve(
     environment: EnvironmentName,
     name: ModelName = None,
     canary_percent: CanaryPercent = None,
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="URI", help="Log requests and answers in this gs:// or s3:// folder.")
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
+    ] = None,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
@@ -73,9 +80,13 @@ def kserve(
 
     It runs `trainyard serve` in the environment's namespace, with images.cpu and service_accounts.server.
     """
+    from trainyard.serving.options import LogOptions
     from trainyard_control.api.publish import kserve as publish
 
-    done = publish(model, environment=environment, name=name, canary_percent=canary_percent, dry_run=dry_run)
+    logged = LogOptions.from_texts(log, sample)
+    done = publish(
+        model, environment=environment, name=name, canary_percent=canary_percent, log=logged, dry_run=dry_run
+    )
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
 
 
