@@ -109,7 +109,8 @@ def test_an_option_means_the_same_in_every_verb() -> None:
     for option in _options(typer.main.get_command(app)):
         for name in option.opts:
             seen.setdefault(name, set()).add((option.default, option.help))
-    assert len(seen.pop("--from")) == 2  # a step of `run`, data in `recipe new`: both read as English
+    for name in ("--from", "--workers"):  # a step of `run`, data in `recipe new`; of a gang, of a server
+        assert len(seen.pop(name)) == 2, "both read as English"
     for name in ("-e", "--environment"):
         (spelled,) = {text for _, text in seen[name]}
         assert seen.pop(name) == {("local", spelled), (None, spelled)}  # required of verbs that need a cluster

@@ -11,6 +11,8 @@ from trainyard.errors import ConfigurationError
 
 _ORIGIN = re.compile(r"https?://(?:[\w.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 ANY = "*"
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of prometheus_client with the folder in which the processes of one server keep their metrics."""
 
 
 @dataclass(frozen=True)

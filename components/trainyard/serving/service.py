@@ -21,7 +21,7 @@ from trainyard.errors import bug_sentence
 from trainyard.readers.rows import BadRow
 from trainyard.serving.answer_log import AnswerLog
 from trainyard.serving.bad_request import BadRequest
-from trainyard.serving.options import LogOptions
+from trainyard.serving.options import METRICS_FOLDER, LogOptions
 from trainyard.serving.records import Row
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
 from trainyard.spec.columns import input_name
@@ -31,9 +31,6 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _LARGE_BYTES = 64 << 10  # of a request; chosen: a millisecond to parse
 _TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
-METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable of prometheus_client with the folder in which the processes of one server keep their metrics."""
-
 REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 """The id of the request that is answered."""
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError
-from trainyard.serving.options import Addresses, Options
+from trainyard.serving.options import METRICS_FOLDER, Addresses, Options
 from trainyard.uris import with_port
 
 _AGAIN_SECONDS = 5.0  # between two starts of a worker; chosen: loading TensorFlow costs a core for seconds
@@ -190,16 +190,15 @@ def _reserved(host: str, port: int, option: str) -> Iterator[int]:
 @contextmanager
 def _metrics_folder() -> Iterator[None]:
     """Have the workers keep their metrics in one folder, from which each answers for all."""
-    name = "PROMETHEUS_MULTIPROC_DIR"
-    before = os.environ.get(name)
+    before = os.environ.get(METRICS_FOLDER)
     with tempfile.TemporaryDirectory(prefix="trainyard-metrics-") as folder:
-        os.environ[name] = folder
+        os.environ[METRICS_FOLDER] = folder
         try:
             yield
         finally:
-            os.environ.pop(name)
+            os.environ.pop(METRICS_FOLDER)
             if before is not None:
-                os.environ[name] = before
+                os.environ[METRICS_FOLDER] = before
 
 
 def _forget_gauges(process: int | None) -> None:

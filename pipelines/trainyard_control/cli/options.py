@@ -62,6 +62,14 @@ ModelName = Annotated[
     str | None, typer.Option("--model-name", help="Model name on the server. Default: the recipe's or the folder's.")
 ]
 UploadLimit = Annotated[str, typer.Option("--upload-limit", help="Ask before more is uploaded, such as 20Gi.")]
+AnswerLog = Annotated[
+    str | None,
+    typer.Option("--log", metavar="FOLDER", help="Log requests and answers there, hourly; gs:// and s3:// too."),
+]
+Sample = Annotated[
+    float | None,
+    typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")]
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 HtmlPage = Annotated[Path | None, typer.Option("--html", help="Also write an HTML page.")]

@@ -22,7 +22,7 @@ from trainyard_control.cli.options import (
 if TYPE_CHECKING:
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
-app = typer.Typer(no_args_is_help=True, help="List, compare, name, approve, roll back and export pushed versions.")
+app = typer.Typer(no_args_is_help=True, help="Compare, name, approve, roll back and export versions.")
 
 
 @app.command("list")

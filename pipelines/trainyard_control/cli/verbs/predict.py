@@ -12,6 +12,7 @@ from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.graph import PREDICT
 from trainyard_control.cli.options import (
     LOCAL,
+    AnswerLog,
     DryRun,
     EnvironmentName,
     HtmlPage,
@@ -21,6 +22,7 @@ from trainyard_control.cli.options import (
     OutputFormat,
     PendingLimit,
     RunName,
+    Sample,
     Wait,
     print_answer,
     write_page,
@@ -292,14 +294,8 @@ def serve(
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Write a JSON line on stderr for each request.")
     ] = False,
-    log: Annotated[
-        str | None,
-        typer.Option("--log", metavar="FOLDER", help="Log requests and answers there, hourly; gs:// and s3:// too."),
-    ] = None,
-    sample: Annotated[
-        float | None,
-        typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
-    ] = None,
+    log: AnswerLog = None,
+    sample: Sample = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Processes that answer, at most one per core (Linux).")
     ] = 1,

@@ -11,11 +11,13 @@ import typer
 
 from trainyard_control.cli.options import (
     LOCAL,
+    AnswerLog,
     DryRun,
     EnvironmentName,
     ModelName,
     Output,
     OutputFormat,
+    Sample,
     VersionName,
     print_answer,
     say,
@@ -66,13 +68,8 @@ def kserve(
     environment: EnvironmentName,
     name: ModelName = None,
     canary_percent: CanaryPercent = None,
-    log: Annotated[
-        str | None, typer.Option("--log", metavar="URI", help="Log requests and answers in this gs:// or s3:// folder.")
-    ] = None,
-    sample: Annotated[
-        float | None,
-        typer.Option("--sample", min=0.0, max=1.0, help="Share of the requests in --log. Default: 1, all of them."),
-    ] = None,
+    log: AnswerLog = None,
+    sample: Sample = None,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
 ) -> None:
