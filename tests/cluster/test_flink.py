@@ -48,7 +48,7 @@ MANAGERS = "app.kubernetes.io/component=taskmanager"
 PATIENCE = "heartbeat.timeout=60000"  # ms; where more wants to run than there are cores, who is late is not lost
 # The programs run for a minute: their code would be compiled again and again for longer than that.
 JAVA = {"name": "JAVA_TOOL_OPTIONS", "value": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-SECONDS = 600  # of CPU-bound work on two cores that others may use
+SECONDS = 900  # of CPU-bound work on two cores that others may use
 
 RECIPE = """
 name: sold
