@@ -894,7 +894,8 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
         port = int(addresses.rpc.rpartition(":")[2])
 
         async def listen_too() -> None:
-            await RpcServer(Service("m", ServingVersion(str(table / "models" / "1"), 60.0)), 1).start("127.0.0.1", port)
+            service = Service("m", ServingVersion(str(table / "models" / "1"), 60.0))
+            await RpcServer(service, server.Options()).start("127.0.0.1", port)
 
         with pytest.raises(ConfigurationError, match=r"cannot be listened on for gRPC\. Give another --host"):
             asyncio.run(listen_too())
