@@ -6,8 +6,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -64,18 +64,23 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-@contextmanager
-def on_sigterm(handler: Callable[[], None], restore: bool = True) -> Iterator[None]:
-    """Call `handler` for each SIGTERM while the block runs, in the main thread alone: no other may handle signals.
+def on_sigterm(handler: Callable[[], None], restore: bool = True) -> AbstractContextManager[None]:
+    """Call `handler` for each SIGTERM while the block runs; see `on_signals`."""
+    return on_signals(handler, [signal.SIGTERM], restore)
 
-    restore: SIGTERM means after the block what it did before.
+
+@contextmanager
+def on_signals(handler: Callable[[], None], numbers: Iterable[int], restore: bool = True) -> Iterator[None]:
+    """Call `handler` for each of these signals while the block runs, in the main thread alone: no other may handle any.
+
+    restore: the signals mean after the block what they did before.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: handler())
+    before = {number: signal.signal(number, lambda *_: handler()) for number in numbers}
     try:
         yield
     finally:
-        if restore:
-            signal.signal(signal.SIGTERM, before)
+        for number, earlier in before.items() if restore else ():
+            signal.signal(number, earlier)

@@ -13,6 +13,9 @@ METADATA = b"trainyard.answers"
 FORMAT: Final = "parquet"
 """The format of the files."""
 
+HOUR = "%Y-%m-%dT%H"
+"""The hour in UTC with which the name of a file starts."""
+
 PROBABILITIES = "probabilities"
 
 

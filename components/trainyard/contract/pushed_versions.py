@@ -3,8 +3,8 @@
 The version that serves is the one in champion.json. A push and a rollback publish a new version before they set it, so
 that it also has the highest number, which TensorFlow Serving loads. An alias never changes what serves.
 
-A version that waits for approval is in the folder `CANDIDATE` beside the others, with a champion.json of its own:
-servers look for numbers, and do not see it. No two versions of both folders have one number.
+A version that waits for approval is in the folder `CANDIDATE`, which has another champion.json: servers look for
+numbers, and do not see it. No two versions of both folders have one number.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from trainyard import uris
 from trainyard.contract import version, window
-from trainyard.contract.answer_log import FORMAT, AnswersDescription
+from trainyard.contract.answer_log import FORMAT, HOUR, AnswersDescription
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA
@@ -171,10 +171,10 @@ class Served:
     rows: int
 
 
-def served_statistics(log: str, digest: str, before: Statistics, data: Data, most_rows: int) -> Served | None:
+def served_statistics(log: str, digest: str, before: Statistics, data: Data, least_rows: int) -> Served | None:
     """Return the newest answers in `log` of the model with `digest`, beside the statistics `before` of its training.
 
-    Those of the last day in the log, and of earlier hours until there are `most_rows`. data: of the model's recipe.
+    Those of the last day in the log, and of earlier hours until there are `least_rows`. data: of the model's recipe.
     None if the model has no answers there. Raises `DataError` if a file cannot be read.
     """
     block_pandas_import()
@@ -185,7 +185,7 @@ def served_statistics(log: str, digest: str, before: Statistics, data: Data, mos
     files, rows, logged, first_hour = [], 0, None, ""
     for file, table in reversed(newest):
         hour = _HOUR.match(file.name.rpartition("/")[2])
-        if hour and rows >= most_rows and hour[0] < first_hour:
+        if hour and rows >= least_rows and hour[0] < first_hour:
             break
         with seekable_file(table.path) as stream:
             opened = parquet.ParquetFile(stream)
@@ -195,7 +195,7 @@ def served_statistics(log: str, digest: str, before: Statistics, data: Data, mos
             continue
         if hour and not first_hour:
             day_before = datetime.fromisoformat(f"{hour[0]}:00") - timedelta(days=1)
-            first_hour = day_before.strftime("%Y-%m-%dT%H")
+            first_hour = day_before.strftime(HOUR)
         files.append(file)
         rows, logged = rows + count, about
     if logged is None:

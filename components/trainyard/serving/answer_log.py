@@ -26,7 +26,7 @@ from pyarrow import parquet
 
 from trainyard import events
 from trainyard.contract import version
-from trainyard.contract.answer_log import METADATA, AnswersDescription, answer_names, own_columns
+from trainyard.contract.answer_log import HOUR, METADATA, AnswersDescription, answer_names, own_columns
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError, bug_sentence
 from trainyard.serving.records import Row
 from trainyard.serving.versions import LoadedModel
@@ -317,4 +317,4 @@ class AnswerLog:
 
 
 def _hour(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H")
+    return datetime.fromtimestamp(seconds, UTC).strftime(HOUR)

@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from types import FrameType
 from typing import Any
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError
 from trainyard.serving.options import METRICS_FOLDER, Addresses, Options
+from trainyard.signals import on_signals
 from trainyard.uris import with_port
 
 _AGAIN_SECONDS = 5.0  # between two starts of a worker; chosen: loading TensorFlow costs a core for seconds
@@ -36,7 +36,7 @@ def serve(options: Options, started: Callable[[Addresses], None]) -> None:
     """
     stop = threading.Event()
     with ExitStack() as stack:
-        stack.enter_context(_handled(stop))
+        stack.enter_context(on_signals(stop.set, [signal.SIGTERM, signal.SIGINT]))
         port = stack.enter_context(_reserved(options.host, options.port, "--port"))
         rpc = options.grpc_port
         if rpc is not None:
@@ -147,21 +147,6 @@ def _end(workers: list[_Worker]) -> None:
         worker.process.join(max(0.0, end - time.monotonic()))
         worker.process.kill()
         worker.process.join()
-
-
-@contextmanager
-def _handled(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` when SIGTERM or SIGINT comes."""
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

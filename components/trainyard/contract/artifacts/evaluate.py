@@ -168,13 +168,12 @@ class Evaluation(Document):
     confusion[i][j] (classification) counts the examples of class i that were taken for class j. metrics and intervals
     hold the same names, less those that have no interval. calibration (classification) holds the bins of confidence
     that have examples; scatter (regression) holds (target, prediction) of up to 1,000 examples. champion is the folder
-    of the model last pushed, champion_metrics its metrics on the same examples, disagreement where
-    its answers differ, drift how far the training data moved
-    from those that it learnt from, baseline what one answer to everything reaches (None: written by an earlier
-    version). boosted and importance, the column that counts most first, are of tables alone; targets if there are
-    several; unknown, what training never saw, of a table's categories and texts. thresholds are the model's decision
-    thresholds, with their values on the eval split. Of a folder that a program left, split
-    is None, examples 0 and metrics what the program says: it judged.
+    of the model last pushed, champion_metrics its metrics on the same examples, disagreement where its answers differ,
+    drift how far the training data moved from those that it learnt from, baseline what one answer to everything reaches
+    (None: written by an earlier version). boosted and importance, the column that counts most first, are of tables
+    alone; targets if there are several; unknown, what training never saw, of a table's categories and texts. thresholds
+    are the model's decision thresholds, with their values on the eval split. Of a folder that a program left, split is
+    None, examples 0 and metrics what the program says: it judged.
     """
 
     file = "evaluation.json"

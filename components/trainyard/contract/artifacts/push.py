@@ -41,10 +41,9 @@ class VersionRecord(FrozenModel):
     """The origin of a version, in its manifest, so that it outlives its run. Empty fields are unknown.
 
     number: the version, also in a copy of its folder. recipe: with every default. run: the folder of the run. pushed:
-    when, in UTC; by: the user's name on that machine. restored: the version that a rollback copied. approval: by
-    whom it was let serve. examples: by split;
-    fingerprint: of the data. metrics, intervals and slices are those of the evaluation. exports: their paths are those
-    in the folder of export. thresholds: of decisions, by class.
+    when, in UTC; by: the user's name on that machine. restored: the version that a rollback copied. approval: who let
+    it serve. examples: by split; fingerprint: of the data. metrics, intervals and slices are those of the evaluation.
+    exports: their paths are those in the folder of export. thresholds: of decisions, by class.
     """
 
     number: int | None = None

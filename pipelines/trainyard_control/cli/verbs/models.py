@@ -92,7 +92,7 @@ def alias(
 def approve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Version that waits, such as digits@candidate.")],
     name: Annotated[str, typer.Option("--as", metavar="NAME", help="Who approves it. Default: this user.")] = "",
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the record.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept in champion.json.")] = "",
     environment: EnvironmentName = LOCAL,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
