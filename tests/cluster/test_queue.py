@@ -127,7 +127,7 @@ def test_doctor_tells_which_queue_can_hold_a_gang(queues: Namespace) -> None:
     assert found("roomy") == ("good", f"ClusterQueue '{queues.name}-roomy' can hold the 2 pods of pool 'cpu'")
     verdict, sentence = found("full")
     assert verdict == "bad" and "Kueue never admits the 2 pods of pool 'cpu'" in sentence
-    assert "has at most 0.15 cpu, borrowed quota included" in sentence
+    assert " of 0.15 cpu, the largest quota of a flavor" in sentence
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_doctor_tells_which_queue_can_hold_a_gang(queues: Namespace) -> None:
     [
         (None, ("None", "None"), "{} selects all namespaces"),
         ({"matchLabels": {"team": "other"}}, ("None", "None"), "{} selects all namespaces"),
-        ({}, ("Hold", "None"), "Correct it"),
-        ({}, ("None", "Hold"), "Change its stopPolicy from Hold to None"),
+        ({}, ("Hold", "None"), "Set its stopPolicy to None"),
+        ({}, ("None", "Hold"), "LocalQueue is stopped. Set its stopPolicy to None"),
     ],
     ids=["no selector", "other namespaces", "stopped ClusterQueue", "stopped LocalQueue"],
 )

@@ -259,11 +259,6 @@ def _faults(node: Manifest, spec: Manifest) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def matches_labels(spec: Manifest, labels: dict[str, str]) -> bool:
-    """Return True if nodes with `labels` can have the labels that `spec` requires; other labels are not known."""
-    return all(_matches(labels, term) for term in _terms(spec) if term[0] in labels)
-
-
 def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
     """Return True if a label selector can match `labels` (None: unknown); without a selector nothing matches."""
     if selector is None or labels is None:

@@ -17,7 +17,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard.storage.buckets import s3
 from trainyard_control.cluster import argo, checks, image_pods
-from trainyard_control.cluster.checks import Check, Quotas, admission, bad, good, pod_integration, pool_pod, unknown
+from trainyard_control.cluster.checks import Check, admission, bad, good, pod_integration, pool_pod, unknown
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
@@ -273,21 +273,20 @@ def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> 
     if any(queue and checks.has_step_pods(environment, name) for name, queue in pools.items()):
         config = _allowed(cluster, "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
         yield pod_integration(None if config is _REFUSED else config)
-    lists = [_kueue(cluster, kind) for kind in ("clusterqueues", "cohorts", "resourceflavors")]
-    if any(listed is _REFUSED for listed in lists):
-        yield unknown("quotas of queues", "ClusterQueues, Cohorts and ResourceFlavors may not be read")
-        return
     labels = namespace.get("metadata", {}).get("labels")
-    quotas = Quotas(*(list((listed or {}).get("items", [])) for listed in lists))
     for name, queue in pools.items():
         local_queue = found.get(queue)
         if local_queue and local_queue is not _REFUSED:
+            cluster_queue = _kueue(cluster, f"clusterqueues/{local_queue['spec'].get('clusterQueue', '')}")
+            if cluster_queue is _REFUSED:
+                yield unknown(f"quota of queue {queue}", "its ClusterQueue may not be read")
+                continue
             count = checks.queued_pods(environment, name)
-            yield admission(name, pool_pod(environment, name), count, local_queue, quotas, labels)
+            yield admission(name, pool_pod(environment, name), count, local_queue, cluster_queue, labels)
 
 
 def _kueue(cluster: Cluster, path: str) -> Manifest | None:
-    """Return an object or a list of Kueue's API, in the newer version that the cluster serves."""
+    """Return an object of Kueue's API, in the newer version that the cluster serves."""
     newer = _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta2/{path}")
     return newer or _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta1/{path}")
 
