@@ -139,7 +139,7 @@ def test_an_approval_that_was_killed_leaves_the_old_or_the_new_and_the_next_one_
     assert content(serving_version(models)) == "b"
     # Killed before the candidate was removed: nothing waits any more.
     shutil.copytree(tmp_path / "before" / "candidate", f"{models}/candidate", dirs_exist_ok=True)
-    assert candidate(models) is None and content(serving_version(models)) == "b"
+    assert candidate(models, champion(models)) is None and content(serving_version(models)) == "b"
     assert push("c").version == 3 and storage.children(f"{models}/candidate") == ["3", "champion.json"]
 
 

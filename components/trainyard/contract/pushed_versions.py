@@ -77,11 +77,13 @@ def candidates(destination: str) -> str:
     return storage.join(destination, CANDIDATE)
 
 
-def candidate(destination: str) -> Champion | None:
-    """Return the version of `destination` that waits for approval, None without one. Raises as `champion`."""
-    found = champion(candidates(destination))
-    best = champion(destination) if found else None
-    return None if found and best and best.digest == found.digest else found
+def candidate(destination: str, best: Champion | None) -> Champion | None:
+    """Return the version of `destination` that waits for approval, None without one. Raises as `champion`.
+
+    best: the version that serves.
+    """
+    waiting = champion(candidates(destination))
+    return None if waiting and best and best.digest == waiting.digest else waiting
 
 
 def is_pushed_to(destination: str) -> bool:
@@ -97,13 +99,14 @@ def serving_version(destination: str, name: str = "") -> str:
 
     Raises `DataError` if nothing serves yet, or as `champion`; `ConfigurationError` for an unknown name.
     """
-    if name == CANDIDATE and (waiting := candidate(destination)):
-        return waiting.path
-    if name:
+    if name and name != CANDIDATE:
         return storage.join(destination, str(find_version(destination, name)))
     best = champion(destination)
+    if name:
+        waiting = candidate(destination, best)
+        return waiting.path if waiting else storage.join(destination, str(find_version(destination, name)))
     if best is None:
-        waiting = candidate(destination)
+        waiting = candidate(destination, best)
         advice = f"Approve version {waiting.version}, which waits" if waiting else "Push a model, or name one"
         raise DataError(f"{destination}: no version serves, as there is no champion.json. {advice}.")
     return best.path
@@ -137,7 +140,7 @@ def find_version(destination: str, name: str) -> int:
     if name in named:
         raise DataError(f"{destination}: version {number} of the alias '{name}' is gone. Set the alias again.")
     if name == CANDIDATE:
-        waiting = candidate(destination)
+        waiting = candidate(destination, champion(destination))
         state = f"version {waiting.version} waits for approval" if waiting else "no version waits for approval"
         raise ConfigurationError(f"{destination}: '{name}': {state}. Name a version that was approved.")
     versions = ", ".join(map(str, numbers[-_SHOWN:])) or "none"
@@ -218,10 +221,10 @@ def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None
                 f"TensorFlow Serving loads version {last}, and {f'version {serving}' if best else 'no version'} "
                 f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
             )
-    try:
-        waiting = candidate(folder)
-    except DataError as error:
-        caution = caution or str(error)
+        try:
+            waiting = candidate(folder, best)
+        except DataError as error:
+            caution = caution or str(error)
     recent = numbers if newest is None else numbers[-newest:]
     listed = [number for number in numbers if number in {*recent, serving, *named.values()}]
     found = [_version(folder, number, number == serving, named, kind) for number in reversed(listed)]

@@ -20,6 +20,7 @@ from trainyard.measured import metric_text
 from trainyard.report import local_runs
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
+from trainyard.spec.environment import Environment
 from trainyard.storage import storage
 from trainyard.storage.manifest import MANIFEST
 from trainyard_control.api.arguments import LOCAL
@@ -145,10 +146,10 @@ def load(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Model:
     """
     from trainyard.steps.predict.pushed_model import find_model
 
-    return Model(find_model(model_uri(os.fspath(model), environment)))
+    return Model(find_model(model_uri(os.fspath(model), environments.load(environment))))
 
 
-def model_uri(model: str, environment: str) -> str:
+def model_uri(model: str, environment: Environment) -> str:
     """Return the folder or URI of a version or of a folder of versions, with @NAME if `model` has it.
 
     model: that itself; a recipe or its name, for its folder of versions in `environment`; or a run of that storage, by
@@ -157,7 +158,6 @@ def model_uri(model: str, environment: str) -> str:
 
     Raises `DataError` if nothing was pushed, `ConfigurationError` for an unknown recipe or run, or an impossible URI.
     """
-    loaded = environments.load(environment)  # first, because it says how a bucket is reached
     base, name = split_name(model)
     why = uris.path_error(base)
     is_run = bool(local_runs.begun(model)) or _is_run_folder(model)
@@ -165,7 +165,7 @@ def model_uri(model: str, environment: str) -> str:
         raise ConfigurationError(f"{uris.without_secrets(model)}: {why}.")
     if not is_run and any(_is_folder(name) and not _is_other_folder(name) for name in (model, base)):
         return model.rstrip("/")
-    root = environments.readable_storage(loaded)
+    root = environments.readable_storage(environment)
     if is_run:
         run = local_runs.find(root, model)
         if pushed := run.record.get("pushed"):
@@ -238,7 +238,7 @@ def serve(
 
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
-    folder = model_uri(model, environment)
+    folder = model_uri(model, environments.load(environment))
     name = options.name or default_name(folder)
     if not _SERVED_NAME.fullmatch(name):
         raise ConfigurationError(

@@ -256,7 +256,8 @@ def find(model: str, environment: str) -> tuple[Versions, str]:
 
     model: as `model_uri` takes it. Raises as that.
     """
-    return _found(model_uri(model, environment), environments.load(environment).notify)
+    loaded = environments.load(environment)
+    return _found(model_uri(model, loaded), loaded.notify)
 
 
 def _found(uri: str, webhook: Notify | None = None) -> tuple[Versions, str]:
@@ -277,7 +278,7 @@ def _found(uri: str, webhook: Notify | None = None) -> tuple[Versions, str]:
 
 def find_one(model: str, environment: str) -> Version:
     """Return the version that `model` names, or the one that serves; also a copy of a version. Raises as `find`."""
-    uri = model_uri(model, environment)
+    uri = model_uri(model, environments.load(environment))
     if not uri.rpartition("/")[2].isdecimal() and (files := storage.committed(uri)) and files.producer == PRODUCER:
         record = contents.record(uri)
         return Version(record.number or 0, uri, serves=False, aliases=(), record=record)

@@ -116,12 +116,13 @@ def version_folder(folder: str) -> str:
     names = storage.children(folder)
     if version.SERVED in names:
         return folder
-    if Champion.file in names and (best := champion(folder)) is not None:
+    best = champion(folder) if Champion.file in names else None
+    if best is not None:
         return best.path
     versions, name = split_name(folder)
     if name and not names:
         return serving_version(versions, name)
-    if (waiting := candidate(folder)) is not None:
+    if (waiting := candidate(folder, best)) is not None:
         raise DataError(f"{folder}: no version serves, and version {waiting.version} waits for approval. Approve it.")
     raise DataError(
         f"{folder}: no model. Name the folder of a pushed version, which holds {version.SERVED}, a folder of versions "

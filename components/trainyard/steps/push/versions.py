@@ -180,7 +180,8 @@ def approve(destination: str, name: str, reason: str = "", dry_run: bool = False
     rollback writes.
     """
     with nullcontext() if dry_run else storage.lease(destination):
-        best, waiting = champion(destination), candidate(destination)
+        best = champion(destination)
+        waiting = candidate(destination, best)
         if waiting is None:
             raise ConfigurationError(f"{destination}: no version waits for approval.{_approved(best)}")
         if waiting.compared != (best.digest if best else ""):
