@@ -280,5 +280,5 @@ def test_prune_keeps_what_waits_with_its_run(models: str, push: Push) -> None:
         )
     removed = [removal.name for removal in retention.plan(str(Path("runs").absolute()), keep=1).removals]
     assert removed == ["runs/20260101-000000-aaaa"]
-    manifest, waiting = storage.committed(f"{models}/candidate/1"), candidate(models)
+    manifest, waiting = storage.committed(f"{models}/candidate/1"), candidate(models, champion(models))
     assert manifest is not None and waiting is not None and version.digest(manifest) == waiting.digest
