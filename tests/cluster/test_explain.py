@@ -30,7 +30,7 @@ PROGRESS = '{"event": "progress", "done": 3, "total": 9, "unit": "steps", "peak_
 PRINT_PROGRESS = f"import sys; print({PROGRESS!r}, file=sys.stderr, flush=True)\n"
 PACE = (
     '{"event": "pace", "step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, '
-    '"rested_step_ms": 30.0, '
+    '"prefetched_step_ms": 30.0, '
     '"all_reduce_ms": 0.0, "step_seconds": 80, "compile_seconds": 5, "input_seconds": 0, "eval_seconds": 5, '
     '"save_seconds": 2}'
 )

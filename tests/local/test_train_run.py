@@ -90,7 +90,7 @@ def test_a_training_tells_what_its_time_goes_into_while_it_goes_on(
     train(recipe(epochs=3), digits, tmp_path)
     log = capfd.readouterr().err
     pace, done = events.last(log, "pace"), events.last(log, "progress")
-    assert pace is not None and float(pace["rested_step_ms"]) > 0 and float(pace["step_seconds"]) > 0
+    assert pace is not None and float(pace["prefetched_step_ms"]) > 0 and float(pace["step_seconds"]) > 0
     assert done is not None and int(done["peak_mib"]) > 100
     assert verdict(log[: log.rindex('{"event": "trained"')]).sentence.startswith("step ")
     assert verdict(log).cause == "finishing"

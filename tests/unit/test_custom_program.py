@@ -24,7 +24,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.program import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard_control.kubeflow.doctor import examine
 
 RECIPE = """
@@ -129,7 +129,7 @@ def test_an_image_with_other_code_of_trainyard_is_refused_with_what_to_build(rec
 
 def read(capsys: pytest.CaptureFixture[str], *lines: str, record: str = "") -> tuple[ProgramRecord, list[str]]:
     """Return what is known after `lines`, and what they became."""
-    reader = ProgramRecord(Past(), 3, record)
+    reader = ProgramRecord(GangHistory(), 3, record)
     for line in lines:
         reader.read(f"{line}\n")
     return reader, capsys.readouterr().err.splitlines()
@@ -239,7 +239,7 @@ def test_a_line_that_never_ends_takes_no_memory_of_its_length(tmp_path: Path) ->
 
     endless = "import sys\nfor _ in range(40): sys.stdout.write('x' * 100_000)\nsys.exit(3)"
     with pytest.raises(CommandFailed, match=r"ended with exit status 3: x{300}"):
-        program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(Past(), 1, "")).check()
+        program.run([sys.executable, "-c", endless], tmp_path, {**os.environ}, Lengths(GangHistory(), 1, "")).check()
     assert sum(Lengths.lengths) == 4_000_000 and max(Lengths.lengths) <= 1 << 20
 
 

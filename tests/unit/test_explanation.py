@@ -393,7 +393,7 @@ def test_the_steps_own_code_stands_above_the_launchers() -> None:
 
 
 PACE = {
-    **{"step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, "rested_step_ms": 48.0},
+    **{"step": 340, "steps": 1000, "examples_per_second": 1200, "step_ms": 50.0, "prefetched_step_ms": 48.0},
     **{"all_reduce_ms": 0.0, "step_seconds": 80.0, "compile_seconds": 5.0, "input_seconds": 0.1},
     **{"eval_seconds": 5.0, "save_seconds": 2.0},
 }
@@ -404,15 +404,19 @@ PACE = {
     [
         ({}, "compute-bound", "340 of 1,000, 1,200 examples/s, about 33 s of steps left; it computes most of the time"),
         (
-            {"rested_step_ms": 30.0},
+            {"prefetched_step_ms": 30.0},
             "input-bound",
             "it waits for its input 40% of each step (50.0 ms; 30.0 after a pause). With its input there it would take "
             "2,000 examples/s: 2 input workers, each with the cores of one that prepares its batches now "
             "(input_workers.count), would feed it, or give it 1.7 times the cores",
         ),
-        ({"rested_step_ms": 30.0, "workers": 3}, "input-bound", "2,000 examples/s: 5 input workers, each"),
-        ({"rested_step_ms": 25.0, "workers": 3, "input_workers": 4}, "input-bound", ": 8 input workers instead of 4, "),
-        ({"rested_step_ms": 0.5}, "input-bound", "120,000 examples/s: give it 100.0 times the cores (resources"),
+        ({"prefetched_step_ms": 30.0, "workers": 3}, "input-bound", "2,000 examples/s: 5 input workers, each"),
+        (
+            {"prefetched_step_ms": 25.0, "workers": 3, "input_workers": 4},
+            "input-bound",
+            ": 8 input workers instead of 4, ",
+        ),
+        ({"prefetched_step_ms": 0.5}, "input-bound", "120,000 examples/s: give it 100.0 times the cores (resources"),
         (
             {"all_reduce_ms": 25.0},
             "all-reduce-bound",
@@ -495,7 +499,7 @@ def test_a_smaller_team_is_said_while_it_trains_and_not_while_it_waits() -> None
 def test_a_pace_outside_what_the_plan_expected_is_held_against_it(
     speed: int, rested: float, cause: str, phrase: str
 ) -> None:
-    pace = {"event": "pace", **PACE, "examples_per_second": speed, "rested_step_ms": rested}
+    pace = {"event": "pace", **PACE, "examples_per_second": speed, "prefetched_step_ms": rested}
     plan = Expectation("gpu-l4", Estimate(103, 182, 324))
     finding = explain(Evidence(pod(), log=f"{json.dumps(pace)}\n", expected=plan))
     assert finding.cause == cause and phrase in finding.sentence

@@ -10,7 +10,7 @@ from report_folders import training
 
 from trainyard.contract.artifacts.train import Restart
 from trainyard.report.report import Scaling, scaling
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.storage import storage
 
 
@@ -22,7 +22,7 @@ def still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_second_goes_into_steps_restarts_lost_work_or_what_was_spent() -> None:
     restart = Restart(reason="killed", step=30, resumed_at=25, lost_steps=5, seconds=10.0)
-    past = Past(started=time.monotonic() - 100, began_at=0, restarts=[restart])
+    past = GangHistory(started=time.monotonic() - 100, began_at=0, restarts=[restart])
     goodput = past.goodput(step=600, step_seconds=0.1, spent={"compile": 4.0, "step": 3.0, "eval": 6.0})
     split = goodput.seconds
     assert split["other"] == pytest.approx(100 - 60 - 10 - 0.5 - 6)
@@ -31,24 +31,24 @@ def test_every_second_goes_into_steps_restarts_lost_work_or_what_was_spent() -> 
 
 
 def test_the_start_counts_by_itself_where_nothing_was_restarted() -> None:
-    past = Past(started=time.monotonic() - 10, began_at=0, spent={"import": 2.0})
+    past = GangHistory(started=time.monotonic() - 10, began_at=0, spent={"import": 2.0})
     split = past.goodput(step=40, step_seconds=0.1, spent={"compile": 1.0}).seconds
     assert {**split, "other": 0} == {"step": 4.0, "import": 2.0, "compile": 1.0, "other": 0}
 
 
 def test_the_steps_of_an_earlier_run_do_not_count_also_where_the_gang_was_broken() -> None:
-    past = Past(started=time.monotonic() - 100, last_break=("killed", 430, time.monotonic() - 5))
+    past = GangHistory(started=time.monotonic() - 100, last_break=("killed", 430, time.monotonic() - 5))
     past.note_new_steps(resumed_at=400, workers=2)
     assert past.began_at == 400
-    later = Past(started=past.started, began_at=400, last_break=("killed", 530, time.monotonic() - 5))
+    later = GangHistory(started=past.started, began_at=400, last_break=("killed", 530, time.monotonic() - 5))
     later.note_new_steps(resumed_at=525, workers=2)
     assert (later.began_at, later.restarts[0].lost_steps) == (400, 5)
     assert later.goodput(step=700, step_seconds=0.1, spent={}).seconds["step"] == 30.0
-    assert Past().goodput(step=700, step_seconds=0.1, spent={}).seconds["step"] == 0  # nothing was left to do
+    assert GangHistory().goodput(step=700, step_seconds=0.1, spent={}).seconds["step"] == 0  # nothing was left to do
 
 
 def test_the_time_in_the_queue_comes_before_the_others() -> None:
-    past = Past(started=time.monotonic() - 10, began_at=0, spent={"meet": 2.0})
+    past = GangHistory(started=time.monotonic() - 10, began_at=0, spent={"meet": 2.0})
     goodput = past.goodput(step=40, step_seconds=0.1, spent={}, queue=30.0)
     split = goodput.seconds
     assert split["other"] == pytest.approx(4)

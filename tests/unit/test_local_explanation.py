@@ -27,7 +27,7 @@ def test_a_step_that_failed_is_named_with_its_words_and_what_to_do(tmp_path: Pat
 
 
 def test_a_training_that_goes_on_says_how_fast(tmp_path: Path) -> None:
-    pace = {"event": "pace", "step": 3, "steps": 9, "examples_per_second": 5, "step_ms": 9.0, "rested_step_ms": 3.0}
+    pace = {"event": "pace", "step": 3, "steps": 9, "examples_per_second": 5, "step_ms": 9.0, "prefetched_step_ms": 3.0}
     pace |= {"all_reduce_ms": 0.0, "eval_seconds": 0.0, "save_seconds": 0.0, "step_seconds": 1.0}
     log = folder(tmp_path, "20260101-1") / "train.log"
     full, why = {"event": "started_together", "workers": 4, "generation": 1}, "worker 3 is not there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.loop.speed import WINDOW_CALLS, WINDOW_SECONDS, WINDOWS, Stragglers
 from trainyard.steps.train.peers.settings import Rank
 
@@ -23,7 +23,7 @@ def calls(*own: float, windows: int = WINDOWS) -> np.ndarray:
 
 
 def test_a_slow_worker_is_named_with_its_node_after_three_windows_and_again_when_it_is_fast() -> None:
-    past = Past(team=[(0, "a"), (2, "c"), (3, "d")])
+    past = GangHistory(team=[(0, "a"), (2, "c"), (3, "d")])
     watch = Stragglers(Rank(0, 3), past, measured=True)
     feed(watch, calls(0.02, 0.05, 0.021, windows=2))
     assert not past.stragglers and watch.slowest is None
@@ -36,24 +36,24 @@ def test_a_slow_worker_is_named_with_its_node_after_three_windows_and_again_when
 
 
 def test_two_slow_workers_of_five_are_both_named_and_neither_is_if_all_are_slow() -> None:
-    past = Past()
+    past = GangHistory()
     feed(Stragglers(Rank(0, 5), past, measured=True), calls(1, 2, 1, 1.5, 1))
     assert [(found.worker, found.node) for found in past.stragglers] == [(1, ""), (3, "")]
-    past = Past()
+    past = GangHistory()
     feed(Stragglers(Rank(0, 5), past, measured=True), calls(2, 2, 2, 2, 2))
     assert not past.stragglers
 
 
 @pytest.mark.parametrize("workers", [2, 4, 16])
 def test_calls_that_vary_by_half_name_nobody_in_an_hour(workers: int) -> None:
-    past = Past()
+    past = GangHistory()
     noise = np.random.default_rng(workers).lognormal(sigma=0.5, size=(600 * WINDOW_CALLS, workers))
     feed(Stragglers(Rank(0, workers), past, measured=True), 0.02 * noise)
     assert not past.stragglers
 
 
 def test_calls_that_compile_do_not_count_and_only_the_chief_names() -> None:
-    past = Past()
+    past = GangHistory()
     watch = Stragglers(Rank(0, 2), past, measured=True)
     feed(watch, calls(0.0, 9.0, windows=9))  # the other one compiled
     other = Stragglers(Rank(1, 2), past, measured=True)

@@ -66,15 +66,15 @@ class Columns:
             for feature in features
             if feature.missing_of in numbers and feature.missing_of
         }
-        told = [feature for feature in features if feature.name not in self.indicators.values()]
-        self.features = sorted(told, key=lambda feature: (not _is_category(feature), feature.name))
+        with_values = [feature for feature in features if feature.name not in self.indicators.values()]
+        self.features = sorted(with_values, key=lambda feature: (not _is_category(feature), feature.name))
         self.categories = [feature.vocabulary_size or 0 for feature in self.features if _is_category(feature)]
         self.count = sum(math.prod(feature.shape) for feature in self.features)
 
     def matrix(self, values: Mapping[str, NDArray[Any]]) -> Floats:
         """Return float32 (n, count) of the features' `values` by name, NaN if missing."""
         known = {**values} | {
-            name: np.where(values[told] > 0, np.nan, values[name]) for name, told in self.indicators.items()
+            name: np.where(values[indicator] > 0, np.nan, values[name]) for name, indicator in self.indicators.items()
         }
         parts = [known[each.name].astype(np.float32).reshape(-1, math.prod(each.shape)) for each in self.features]
         return np.concatenate(parts, axis=1)
@@ -86,7 +86,9 @@ class Columns:
     def tensor(self, inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
         """Return the same of the model's `inputs`, infinity if missing."""
         known = {each.name: ops.cast(inputs[each.name], "float32") for each in self.features}
-        known |= {name: ops.where(inputs[told] > 0, np.inf, known[name]) for name, told in self.indicators.items()}
+        known |= {
+            name: ops.where(inputs[indicator] > 0, np.inf, known[name]) for name, indicator in self.indicators.items()
+        }
         parts = [layers.Reshape((math.prod(each.shape),))(known[each.name]) for each in self.features]
         return layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
 

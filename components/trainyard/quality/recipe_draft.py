@@ -213,8 +213,8 @@ def _table_content(profile: Profile) -> dict[str, Any]:
         data = Data.model_validate({"format": profile.kind, "path": "-", "label": profile.label, "features": features})
         why |= {name: f"{fault}" for name, fault in columns.faults(data)}
     features = {name: feature for name, feature in features.items() if not why[name]}
-    told = _told(profile, features)
-    features |= {name: features[name] | {"indicator": True} for name in told}
+    indicated = _numbers_with_gaps(profile, features)
+    features |= {name: features[name] | {"indicator": True} for name in indicated}
     why |= {name: f"{kind}, which is read by nothing" for name, kind in profile.unread.items()}
     excluded = [f"left out: {name} ({reason})" for name, reason in why.items() if reason]
     label = next(column for column in profile.columns if column.name == profile.label)
@@ -245,7 +245,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             "it in data.features of a recipe: trainyard recipe new --table writes an example."
         )
     if separator:
-        return _list_content(profile, separator, features, [*excluded, *_missing_guesses(profile, features, told)])
+        return _list_content(profile, separator, features, [*excluded, *_missing_guesses(profile, features, indicated)])
     rare = _too_rare(profile)
     if rare:
         kept = {name: count for name, count in profile.classes.items() if name not in rare}
@@ -271,7 +271,7 @@ def _table_content(profile: Profile) -> dict[str, Any]:
             *([] if "text" in {feature["type"] for feature in features.values()} else [_TREES_TOO]),
             *_split_guesses(profile),
             *excluded,
-            *_missing_guesses(profile, features, told),
+            *_missing_guesses(profile, features, indicated),
             *(
                 f"{column.name}: {column.zoned:,} times have a zone; days are counted in UTC, time_zone sets another"
                 for column in profile.columns
@@ -377,7 +377,7 @@ def _list_content(profile: Profile, separator: str, features: dict[str, Any], ex
     }
 
 
-def _told(profile: Profile, features: dict[str, Any]) -> list[str]:
+def _numbers_with_gaps(profile: Profile, features: dict[str, Any]) -> list[str]:
     """Return the numbers that lack values, whose missing ones the model is told of."""
     if not features:
         return []
@@ -385,10 +385,10 @@ def _told(profile: Profile, features: dict[str, Any]) -> list[str]:
     return columns.indicators(data, [column.name for column in profile.columns if column.statistics.missing])
 
 
-def _missing_guesses(profile: Profile, features: dict[str, Any], told: list[str]) -> Iterator[str]:
+def _missing_guesses(profile: Profile, features: dict[str, Any], indicated: list[str]) -> Iterator[str]:
     """Yield sentences about missing values, and about values that lie far from all others."""
-    if told:
-        yield f"indicator: the model is told which values of {listed(told, _SHOWN)} are missing"
+    if indicated:
+        yield f"indicator: the model is told which values of {listed(indicated, _SHOWN)} are missing"
     for column in profile.columns:
         if column.far and column.name in features and features[column.name]["type"] in ("numeric", "date"):
             yield far_values_text(column.name, column.far, column.statistics.count, column.type)

@@ -53,8 +53,8 @@ class Message:
     @property
     def id(self) -> str:
         """The same for every attempt to send the message, so that receivers can drop a repetition."""
-        told = json.dumps([self.event, self.folder, self.text])
-        return f"msg_{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        content = json.dumps([self.event, self.folder, self.text])
+        return f"msg_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
 def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], outputs: Outputs) -> None:

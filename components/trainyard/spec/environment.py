@@ -285,8 +285,8 @@ class Environment(Strict):
     def pod_variables(self) -> dict[str, str]:
         """The environment variables of every step."""
         bundle = dict.fromkeys(CA_VARIABLES, self.ca_bundle.path) if self.ca_bundle else {}
-        told = {notify.SETTINGS_VARIABLE: self.notify.model_dump_json()} if self.notify else {}
-        return bundle | ({KMS_VARIABLE: self.kms_key} if self.kms_key else {}) | told | self.variables
+        webhook = {notify.SETTINGS_VARIABLE: self.notify.model_dump_json()} if self.notify else {}
+        return bundle | ({KMS_VARIABLE: self.kms_key} if self.kms_key else {}) | webhook | self.variables
 
     def timeout_of(self, step: str) -> int | None:
         """Return the maximum seconds of a pod of `step`, None for a step of a foreign pipeline."""

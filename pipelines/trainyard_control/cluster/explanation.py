@@ -55,7 +55,7 @@ _ALL_REDUCE = 0.3
 _SAVE = 0.1
 _EVAL = 0.3
 # Required fields of a pace event; events of other versions are ignored.
-_FIELDS = ("step", "steps", "examples_per_second", "step_ms", "rested_step_ms", "all_reduce_ms")
+_FIELDS = ("step", "steps", "examples_per_second", "step_ms", "prefetched_step_ms", "all_reduce_ms")
 _TIMES = ("save_seconds", "eval_seconds")
 _KUBEFLOWS_OWN = (
     "This container is Kubeflow's, and neither recipe nor environment names it: show this to the administrators of "
@@ -235,10 +235,10 @@ def _exited(finding: Finding, end: Exit, evidence: Evidence) -> Finding:
     1.
     """
     log = evidence.log
-    told = events.failure(log) or events.failure(end.message)
-    if not told and (fault := argo.fatal(log)):
+    failure = events.failure(log) or events.failure(end.message)
+    if not failure and (fault := argo.fatal(log)):
         return _kubeflow_failed(finding, end, evidence, fault, "Kubeflow's launcher, which surrounds the step, gave up")
-    number, message, _ = told or events.Failure(argo.program_exit(log) or end.code, "")
+    number, message, _ = failure or events.Failure(argo.program_exit(log) or end.code, "")
     code = known_code(number, ExitCode.BUG)
     if not message and number in (128 + 9, 128 + 15):
         next_step = evidence.again or advice(ExitCode.TRANSIENT)
@@ -513,14 +513,14 @@ def _verdict(
 def _bound(pace: dict[str, float], slower: bool, one_machine: bool) -> tuple[str, str]:
     """Return the bottleneck, and the end of a sentence about it. slower: than the plan expected."""
     step = pace["step_ms"]
-    waited = 1 - pace["rested_step_ms"] / step
+    waited = 1 - pace["prefetched_step_ms"] / step
     summed = pace["all_reduce_ms"] / step
     total = sum(value for name, value in pace.items() if name.endswith("_seconds"))
     saved, judged = (pace[f"{name}_seconds"] / max(total, 1e-9) for name in ("save", "eval"))
     if waited > _INPUT:
         return "input-bound", (
             f"it waits for its input {waited:.0%} of each step "
-            f"({step:,.1f} ms; {pace['rested_step_ms']:,.1f} after a pause). "
+            f"({step:,.1f} ms; {pace['prefetched_step_ms']:,.1f} after a pause). "
             f"With its input there it would take {pace['examples_per_second'] / (1 - waited):,.0f} examples/s: "
             f"{'' if one_machine else _input_workers_advice(pace)}give it {1 / (1 - waited):.1f} times the cores"
             f"{'' if one_machine else ' (resources.requests.cpu of the pool)'}, or lower data.image_size or "
@@ -557,7 +557,7 @@ def _input_workers_advice(pace: dict[str, float]) -> str:
     """Advise a number of input workers, as the start of a sentence; '' if it cannot be computed."""
     present = int(pace.get("input_workers", 0))
     hosts = present or int(pace.get("workers", 1))
-    needed = input_workers_needed(hosts, pace["step_ms"], pace["rested_step_ms"])
+    needed = input_workers_needed(hosts, pace["step_ms"], pace["prefetched_step_ms"])
     if needed is None:
         return ""
     who = f"{needed} input workers instead of {present}" if present else f"{needed} input workers"

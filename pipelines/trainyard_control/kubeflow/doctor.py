@@ -98,15 +98,15 @@ def _kubeflow(environment: Environment) -> Iterator[Check]:
 
 def _person(environment: Environment, server: KubeflowServer, multi_user: bool) -> Iterator[Check]:
     """Check who the login is, and that it may run in the environment's namespace."""
-    told, (named, expires) = server.workgroup(), server.login.user()
-    user, source = str(told.get("user") or named), server.login.source
+    group, (named, expires) = server.workgroup(), server.login.user()
+    user, source = str(group.get("user") or named), server.login.source
     until = f", until {datetime.fromtimestamp(expires, UTC):%Y-%m-%d %H:%M} UTC" if expires else ""
     by = f", by {source}{until}" if source else ""
     yield good("kubeflow login", f"you are {user}{by}") if user else unknown("kubeflow login", f"no name{by}")
     if not multi_user:
         return
     own = environment.namespace
-    spaces = {str(one.get("namespace")): str(one.get("role")) for one in told.get("namespaces") or []}
+    spaces = {str(one.get("namespace")): str(one.get("role")) for one in group.get("namespaces") or []}
     role = spaces.get(own, "")
     try:
         if experiment := server.find_experiment():

@@ -114,11 +114,11 @@ def first_examples(examples: ExampleFolder, split: Split, limit: int) -> tuple[A
 def features_by_column(recipe: Recipe, examples: ExampleFolder) -> dict[str, list[str]]:
     """Return the features that each column of the recipe became; those of an own preprocessing_fn stand alone."""
     remaining = {feature.name for feature in examples.document.features}
-    told = examples.document.indicators
+    indicators = examples.document.indicators
     columns: dict[str, list[str]] = {}
     for name, kind in recipe.data.features.items():
         parts = date_names(name, hour=True) if isinstance(kind, Date) else [name]
-        names = [*parts, *([told[name]] if name in told else [])]
+        names = [*parts, *([indicators[name]] if name in indicators else [])]
         made = [feature for feature in names if feature in remaining]
         if made:
             columns[name] = made

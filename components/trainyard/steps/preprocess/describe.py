@@ -124,7 +124,7 @@ def _features(recipe: Recipe, settings: TransformSettings, columns: dict[str, Co
     transformed = tft.TFTransformOutput(str(output / "transform"))
     domains = {feature.name: feature.int_domain for feature in transformed.transformed_metadata.schema.feature}
     sizes, filled = known_sizes(recipe.data, columns), fillers(recipe.data) if columns else {}
-    told = {column.indicator: name for name, column in columns.items()}
+    missing_of = {column.indicator: name for name, column in columns.items()}
     features = []
     for name, spec in sorted(transformed.transformed_feature_spec().items()):
         learned = domains[name].max + 1 if domains[name].is_categorical else None
@@ -142,7 +142,7 @@ def _features(recipe: Recipe, settings: TransformSettings, columns: dict[str, Co
                 vocabulary_size=size if spec.dtype == tf.int64 else None,
                 encoded=not settings.materialize,
                 filler=filled.get(name),
-                missing_of=told.get(name),
+                missing_of=missing_of.get(name),
                 pixels=not settings.materialize and recipe.data.stored == "raw",
             )
         )

@@ -46,11 +46,13 @@ def prepare(recipe: Recipe, output: Path, beam_options: str, day: str) -> None:
         raise ConfigurationError(
             "data.store: raw leaves the module's preprocessing_fn no encoded images. Use original or training_size."
         )
-    told = [name for name, feature in recipe.data.features.items() if feature.type == "numeric" and feature.indicator]
-    if custom is not None and told:
+    indicated = [
+        name for name, feature in recipe.data.features.items() if feature.type == "numeric" and feature.indicator
+    ]
+    if custom is not None and indicated:
         raise ConfigurationError(
-            f"data.features.{told[0]}.indicator: the module's preprocessing_fn makes the features, and gets NaN for a "
-            "missing number. Leave indicator out, and return such a feature there."
+            f"data.features.{indicated[0]}.indicator: the module's preprocessing_fn makes the features, and gets NaN "
+            "for a missing number. Leave indicator out, and return such a feature there."
         )
     with workspace(recipe, output, beam_options) as work:
         _preprocess(recipe, custom, output, work, beam_options, day_of(day, recipe.data))
@@ -67,8 +69,8 @@ def _preprocess(
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
     clips = clip_limits(recipe.data, collected.parts, collected.work) if image is None and custom is None else {}
-    told = _indicators(collected, recipe) if image is None and custom is None else []
-    default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, told)
+    indicated = _indicators(collected, recipe) if image is None and custom is None else []
+    default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None
     settings = TransformSettings(
@@ -91,7 +93,7 @@ def _preprocess(
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
     transform(settings, collected.name, output)
     by_column = custom is None and image is None
-    columns = learned_columns(recipe.data, output / "transform" / "transform_fn", told) if by_column else {}
+    columns = learned_columns(recipe.data, output / "transform" / "transform_fn", indicated) if by_column else {}
     write_description(recipe, collected, settings, image, columns, output)
     events.emit(
         "preprocessed",

@@ -266,8 +266,8 @@ def by_rows(draws: Draws, split: SplitRows) -> Numbers:
                 missing[number] -= sizes[unit]
     for number in (0, 2, 1):
         if len(units) >= len(SPLITS) and not (chosen == number).any():
-            spare = np.flatnonzero(np.bincount(chosen, minlength=len(SPLITS))[chosen] > 1)
-            chosen[spare[np.argmin(sizes[spare])]] = number
+            movable = np.flatnonzero(np.bincount(chosen, minlength=len(SPLITS))[chosen] > 1)
+            chosen[movable[np.argmin(sizes[movable])]] = number
     return chosen[places]
 
 

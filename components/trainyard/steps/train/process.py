@@ -25,7 +25,7 @@ def train_in_process(
     """Train in this process, alone or as the worker that TF_CONFIG names, and write the files that `run` describes.
 
     examples: if they are in a bucket, the worker fetches the shards that it reads. past: the gang's history before this
-    start, as JSON of `goodput.Past`. start: as in `run`.
+    start, as JSON of `goodput.GangHistory`. start: as in `run`.
     """
     if recipe.train.command is not None:
         from trainyard.steps.train.custom_program.training import train_by_command
@@ -43,12 +43,12 @@ def train_in_process(
     from trainyard.steps.train.input import input as inputs
     from trainyard.steps.train.input.service.client import InputService
     from trainyard.steps.train.input.shard_ranges import Feed
-    from trainyard.steps.train.loop.goodput import Past
+    from trainyard.steps.train.loop.goodput import GangHistory
 
     import_seconds = time.perf_counter() - start_of_import
-    gang_past = Past.model_validate_json(past) if past else Past(started=started)
-    gang_past.spent["import"] = import_seconds
-    gang_past.reads_since = time.time()
+    gang_history = GangHistory.model_validate_json(past) if past else GangHistory(started=started)
+    gang_history.spent["import"] = import_seconds
+    gang_history.reads_since = time.time()
     manifest = storage.require(examples, made_by="preprocess")
     service = InputService.from_environment()
     streamed = set() if service else inputs.streamed_files(recipe, examples, current_rank())
@@ -59,7 +59,7 @@ def train_in_process(
     champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
         document = session.train(
-            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_past, champion, feed, service
+            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_history, champion, feed, service
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     begun = document.start.model_copy(update={"warm_start": start})

@@ -59,7 +59,7 @@ from trainyard.steps.train.input.service.client import InputService
 from trainyard.steps.train.input.shard_ranges import Feed
 from trainyard.steps.train.loop import speed
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.loop.loop import Loop
 from trainyard.steps.train.loop.summary import write_summary
 from trainyard.steps.train.loop.watchdog import training_watchdog
@@ -77,7 +77,7 @@ def train(
     checkpoints: str,
     identity: str,
     output: Path,
-    past: Past | None = None,
+    past: GangHistory | None = None,
     champion: str = "",
     feed: Feed | None = None,
     service: InputService | None = None,
@@ -90,7 +90,7 @@ def train(
     input workers. Raises `PeerLost` if another worker is lost.
     """
     rank, engine = current_rank(), engines.create_engine()
-    watchdog, past = training_watchdog(rank), past or Past()
+    watchdog, past = training_watchdog(rank), past or GangHistory()
     fetching = feed.errors(watchdog.note_progress) if feed else nullcontext()
     serving = service.errors() if service else nullcontext()
     with _peer_losses(engine, rank), watchdog.watching(), reading(examples), fetching, serving:
@@ -216,7 +216,7 @@ def _finish(
     targets: Moments,
     precision: str,
     measured: list[Device],
-    past: Past,
+    past: GangHistory,
 ) -> Training:
     calls, epochs = loop.cached_step_seconds(), loop.step_seconds
     cached, real = statistics.median(calls), statistics.fmean(epochs)

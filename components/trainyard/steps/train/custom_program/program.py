@@ -27,7 +27,7 @@ from trainyard.runtime import recipe_packages
 from trainyard.signals import on_sigterm
 from trainyard.spec import code, packages
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.settings import Rank, current_rank
 from trainyard.storage import storage
@@ -73,7 +73,7 @@ class ProgramRecord:
     process id for memory measurements, 0 before the start.
     """
 
-    def __init__(self, past: Past, epochs: int, record: str) -> None:
+    def __init__(self, past: GangHistory, epochs: int, record: str) -> None:
         self._record = record
         self.history = _recorded_epochs(record)
         self.steps = 0

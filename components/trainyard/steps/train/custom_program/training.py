@@ -24,7 +24,7 @@ from trainyard.steps.train.custom_program import program
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
 from trainyard.steps.train.custom_program.program import ProgramRecord
 from trainyard.steps.train.loop.checkpoint import best_epoch
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.peers import launcher_heartbeat
 from trainyard.steps.train.peers.settings import Rank, current_rank, gang_addresses
 from trainyard.storage import storage
@@ -51,14 +51,14 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
     """Run the recipe's program as the worker that TF_CONFIG names; the chief's model goes to `output`.
 
     Returns the chief's training record, None for other workers. past: the gang's history before this start, as JSON of
-    `goodput.Past`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and `ConfigurationError` if
-    the recipe names a class that no example has, or the chief's program left no model, or one that later steps cannot
-    use.
+    `goodput.GangHistory`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and
+    `ConfigurationError` if the recipe names a class that no example has, or the chief's program left no model, or one
+    that later steps cannot use.
     """
     start, rank = time.monotonic(), current_rank()
-    gang_past = Past.model_validate_json(past) if past else Past(started=start)
+    gang_history = GangHistory.model_validate_json(past) if past else GangHistory(started=start)
     record = ProgramRecord(
-        gang_past, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
+        gang_history, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
     )
     local = str(storage.local(examples, made_by="preprocess"))
     if recipe.train.result == "keras":
@@ -77,7 +77,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
             "TRAINYARD_RECIPE_FILE": str(folder / "recipe.json"),
             "TRAINYARD_CHECKPOINTS": str(saved),
             "TRAINYARD_OUTPUT": str(program_output),
-            "TRAINYARD_RESTARTS": str(len(gang_past.restarts) + bool(gang_past.last_break)),
+            "TRAINYARD_RESTARTS": str(len(gang_history.restarts) + bool(gang_history.last_break)),
         }
         if recipe.data.format != "none":
             own_variables["TRAINYARD_EXAMPLES"] = local
@@ -96,7 +96,7 @@ def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Pa
     if rank.chief:
         name, parameters = _check_result(recipe, local, output)
         seconds = {"fetch": round(fetched - start, 3), "program": round(ran, 3)}
-        return _training_record(recipe, name, parameters, record, rank, seconds, metrics, gang_past)
+        return _training_record(recipe, name, parameters, record, rank, seconds, metrics, gang_history)
     return None
 
 
@@ -166,7 +166,7 @@ def _training_record(
     rank: Rank,
     seconds: dict[str, float],
     metrics: dict[str, float],
-    past: Past,
+    past: GangHistory,
 ) -> Training:
     """Return the training record."""
     best = best_epoch(record.history)
@@ -190,7 +190,7 @@ def _training_record(
     )
 
 
-def _goodput(past: Past, record: ProgramRecord, seconds: dict[str, float]) -> Goodput | None:
+def _goodput(past: GangHistory, record: ProgramRecord, seconds: dict[str, float]) -> Goodput | None:
     """Return goodput and its split, None if the program reported no steps."""
     if not record.step_seconds:
         return None

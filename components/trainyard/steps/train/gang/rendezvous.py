@@ -25,7 +25,7 @@ from typing import Any, Literal
 from trainyard import events
 from trainyard.contract.artifacts.train import Restart, Straggler, WorkerCount
 from trainyard.errors import CommandFailed, ExitCode, InfrastructureError, PeerLost, TransientError, failure_fields
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.peers import channel
 from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, SILENCE_SECONDS, Message, MessageStream, StallGuard
 from trainyard.storage import storage
@@ -33,7 +33,7 @@ from trainyard.storage import storage
 _LOST = "worker 0 was lost, and started again"
 
 
-def _read_past(uri: str, token: str) -> Past:
+def _read_history(uri: str, token: str) -> GangHistory:
     """Return the gang's history with the loss of worker 0 as its last break, or a new one.
 
     It lies beside the checkpoints, so that it survives the loss of worker 0's node. The time in between compares the
@@ -42,8 +42,8 @@ def _read_past(uri: str, token: str) -> Past:
     try:
         kept = storage.read_json(uri) if uri else None
         if not kept or kept["token"] != token:
-            return Past()
-        past = Past.model_validate(kept["past"])
+            return GangHistory()
+        past = GangHistory.model_validate(kept["past"])
         away = max(0.0, time.time() - kept["time"])
         past.started = time.monotonic() - kept["elapsed"] - away
         if past.began_at is not None:
@@ -51,7 +51,7 @@ def _read_past(uri: str, token: str) -> Past:
         return past
     except Exception as error:  # noqa: BLE001 - evidence alone: the gang trains without it
         events.emit("warning", message=f"{uri}: the restarts before this pod are not known ({error}).")
-        return Past()
+        return GangHistory()
 
 
 def _write_past(uri: str, text: str) -> None:
@@ -108,7 +108,7 @@ class Rendezvous:
     _joined_at: float = 0.0
     _away: float = 0.0  # how long others had waited for this worker 0
     _waiting_since: float = field(default_factory=time.monotonic)
-    _past: Past = field(default_factory=Past)
+    _past: GangHistory = field(default_factory=GangHistory)
     _writer: Executor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "past")
     )  # one, so that the last is the newest
@@ -155,7 +155,7 @@ class Rendezvous:
             acceptor.close()
 
     def _serve(self, acceptor: channel.Acceptor) -> None:
-        self._past = _read_past(self.past_uri, self.token)
+        self._past = _read_history(self.past_uri, self.token)
         self._past.max_workers = self.workers if len(self.counts) > 1 else 0
         stall_guard = StallGuard()
         while self._end is None:

@@ -13,7 +13,7 @@ _MAX_STRAGGLERS = 100  # chosen: the newest; the history is sent in one message
 _START = frozenset({"import", "join", "build", "compile"})
 
 
-class Past(BaseModel):
+class GangHistory(BaseModel):
     """The history of a gang before this start.
 
     started: when the gang started. began_at: the step that it resumed from at first, None before its first new step.

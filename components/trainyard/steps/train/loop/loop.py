@@ -29,7 +29,7 @@ from trainyard.steps.train.loop.checkpoint import (
     best_epoch,
     lost_best_message,
 )
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.loop.speed import ProgressReporter, SpeedMeter, Stragglers
 from trainyard.steps.train.loop.watchdog import Watchdog
 from trainyard.steps.train.peers.settings import Rank
@@ -71,7 +71,7 @@ class Loop:
     checkpoints: CheckpointFolder
     on_epoch: Callable[[Epoch], None]
     rank: Rank
-    past: Past
+    past: GangHistory
     watchdog: Watchdog
     history: list[Epoch] = field(default_factory=list)
     rollbacks: list[Rollback] = field(default_factory=list)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Straggler
-from trainyard.steps.train.loop.goodput import Past
+from trainyard.steps.train.loop.goodput import GangHistory
 from trainyard.steps.train.peers.settings import Rank
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class ProgressReporter:
             steps=self.total,
             examples_per_second=round(self.data.batch_size / max(step_seconds, 1e-9)),
             step_ms=round(1000 * step_seconds, 3),
-            rested_step_ms=round(1000 * self.prefetched_step_seconds, 3),
+            prefetched_step_ms=round(1000 * self.prefetched_step_seconds, 3),
             all_reduce_ms=round(1000 * self.all_reduce_seconds, 3),
             workers=self.rank.workers,
             max_workers=max(self.rank.workers, self.max_workers),
@@ -180,7 +180,7 @@ class Stragglers:
     own seconds a step: 0 for another worker, or if unknown.
     """
 
-    def __init__(self, rank: Rank, past: Past, measured: bool) -> None:
+    def __init__(self, rank: Rank, past: GangHistory, measured: bool) -> None:
         self._rank, self._past = rank, past
         self.values = [0.0] * (rank.workers if measured and rank.workers > 1 else 0)
         self._calls: list[Sequence[float]] = []
