@@ -10,7 +10,7 @@ from trainyard.contract.document import SPLITS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.parts import SortedRunWriter
 from trainyard.steps.preprocess.repeats import Repeats, find_repeated
-from trainyard.steps.preprocess.split import assign, final_splits, place
+from trainyard.steps.preprocess.split import assign, final_splits, with_splits
 from trainyard.steps.preprocess.task_store import TaskStore
 
 
@@ -26,5 +26,5 @@ def split_rows(tasks: Iterable[pa.RecordBatch], recipe: Recipe, folder: Path) ->
     for part in parts:
         numbers = np.repeat(np.arange(3, dtype=np.int8), [part.rows[split] for split in SPLITS])
         rows = pa.Table.from_batches(part.batches(work)).combine_chunks().to_batches()[0]
-        batches.append(place(rows, final[part.name] if final else numbers, recipe.data)[0])
+        batches.append(with_splits(rows, final[part.name] if final else numbers, recipe.data)[0])
     return pa.Table.from_batches(batches)

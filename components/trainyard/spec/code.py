@@ -230,10 +230,10 @@ def stored(recipe: Recipe, root: str) -> Recipe:
     """Return `recipe` with its archive, if it has one, in the storage `root`, where later steps and runs find it."""
     if not isinstance(recipe.files, Archive):
         return recipe
-    place, upload = uploads.place(recipe.files.archive, root, "files")
+    uri, upload = uploads.stored_uri(recipe.files.archive, root, "files")
     if upload:
         uploads.store(upload)
-    return recipe.model_copy(update={"files": recipe.files.model_copy(update={"archive": place})})
+    return recipe.model_copy(update={"files": recipe.files.model_copy(update={"archive": uri})})
 
 
 def module_files(recipe: Recipe) -> Files:

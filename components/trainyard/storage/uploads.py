@@ -107,8 +107,8 @@ def _below(path: str, folder: str) -> str:
     return path[len(folder.rstrip("/")) + 1 :]
 
 
-def place(path: str, root: str, name: str) -> tuple[str, Upload | None]:
-    """Return the place of the file `path` in the storage `root`, and the upload that brings it there.
+def stored_uri(path: str, root: str, name: str) -> tuple[str, Upload | None]:
+    """Return the URI of the file `path` in the storage `root`, and the upload that brings it there.
 
     That is None if the file is in a bucket or in that storage already. Raises as `plan`.
     """

@@ -19,13 +19,14 @@ def weighted_quantiles(
     order = np.argsort(values, kind="stable")
     totals = np.ones(len(values)) if weights is None else weights[order].astype(np.float64)
     low, high = (
-        place(totals, share * totals.sum(), is_low=is_low) for share, is_low in zip(shares, (True, False), strict=True)
+        index_of_rank(totals, share * totals.sum(), is_low=is_low)
+        for share, is_low in zip(shares, (True, False), strict=True)
     )
     return float(values[order[low]]), float(values[order[high]])
 
 
-def place(totals: NDArray[np.floating], rank: float, *, is_low: bool) -> int:
-    """Return the place at which the sum of `totals` exceeds `rank` if `is_low`, otherwise reaches it."""
+def index_of_rank(totals: NDArray[np.floating], rank: float, *, is_low: bool) -> int:
+    """Return the index at which the sum of `totals` exceeds `rank` if `is_low`, otherwise reaches it."""
     ends = np.cumsum(totals)
     margin = _ROUNDING * ends[-1]
     found = np.searchsorted(ends, rank + margin, "right") if is_low else np.searchsorted(ends, rank - margin, "left")

@@ -170,7 +170,7 @@ def with_code(recipe: Recipe, environment: Environment) -> tuple[Recipe, dict[st
     found: dict[str, Upload] = {}
 
     def placed(path: str, key: str) -> str:
-        uri, upload = uploads.place(path, environment.storage, f"{recipe.name}: {key}")
+        uri, upload = uploads.stored_uri(path, environment.storage, f"{recipe.name}: {key}")
         found.update({key: upload} if upload else {})
         return uri
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -40,7 +41,7 @@ from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.repeats import Repeated, Repeats, find_repeated
-from trainyard.steps.preprocess.split import Numbers, assign, final_splits, place, rewrites
+from trainyard.steps.preprocess.split import Numbers, assign, final_splits, rewrites, with_splits
 from trainyard.steps.preprocess.statistics import SplitSummary, Summary, conformity
 from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
@@ -271,7 +272,7 @@ class _SplitAgain(_TaskFn[SortedRun]):
     def _rows(self, task: SortedRun, _: _Result) -> Iterator[_SplitRows]:
         numbers, start = np.frombuffer(self._work.content(_splits_file(task)), np.int8), 0
         for rows in task.batches(self._work):
-            yield place(rows, numbers[start : start + len(rows)], self._recipe.data)
+            yield with_splits(rows, numbers[start : start + len(rows)], self._recipe.data)
             start += len(rows)
 
 
@@ -287,7 +288,7 @@ def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _
     is_alone = is_archive if recipe.data.format == "image_folder" else lambda _: True
     loose = [path for path in files.paths if not is_alone(path)]
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
-    tasks = [_Task(loose[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    tasks = [_Task(loose[start:end]) for start, end in pairwise([0, *ends])]
     alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
     tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
     about: object = dataclasses.asdict(dataset) if dataset else None

@@ -45,7 +45,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
-    """Return the rows with a split, which may be changed by `final_splits`, and the rest as `place` does."""
+    """Return the rows with a split, which may be changed by `final_splits`, and the rest as `with_splits` does."""
     by = data.split.by
     hashes = batch[WHOLE_HASH] if data.hashes_rows else None
     drawn = (
@@ -66,10 +66,10 @@ def assign(batch: pa.RecordBatch, seed: int, data: Data) -> tuple[pa.RecordBatch
         batch = batch.append_column(_ROW_DRAW, pa.array(drawn))
     if hashes is not None:
         batch = batch.append_column(WHOLE_HASH, hashes)
-    return place(batch, numbers, data)
+    return with_splits(batch, numbers, data)
 
 
-def place(batch: pa.RecordBatch, numbers: Numbers, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
+def with_splits(batch: pa.RecordBatch, numbers: Numbers, data: Data) -> tuple[pa.RecordBatch, dict[Split, int]]:
     """Return the rows with their `split` (int8, its number in `SPLITS`), without those that are left out.
 
     And the sum of the digests of each split's rows, label and weight included, modulo 2^256: no order changes it.

@@ -26,7 +26,7 @@ from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.steps.preprocess.task_store import TaskStore
-from trainyard.values.quantiles import place
+from trainyard.values.quantiles import index_of_rank
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
 _TOP = 20
@@ -323,7 +323,7 @@ def quantiles(
         if not ranks:
             ranks = {end: share * totals[end].sum() for end, share in ends.items() if totals[end].any()}
         for end, rank in ranks.items():
-            digit = place(totals[end], rank, is_low=end[1])
+            digit = index_of_rank(totals[end], rank, is_low=end[1])
             ranks[end] = rank - totals[end][:digit].sum()
             prefixes[end] = prefixes[end] << np.uint64(_BITS) | np.uint64(digit)
     known = (name for name in shares if (name, True) in ranks)

@@ -110,7 +110,7 @@ def _plan(recipe: Recipe, exported: Manifest, destination: str, override: Overri
                 f"{destination}: {CANDIDATE} is an alias, and with push.approve the version that waits for approval. "
                 f"Remove the alias: trainyard models alias {CANDIDATE} {recipe.name} --remove."
             )
-    number, already = versions.place(destination, digest, waits)
+    number, already = versions.number_for(destination, digest, waits)
     path = storage.join(candidates(destination) if waits else destination, str(number))
     return Pushed(path=path, version=number, digest=digest, already=already, override=override, waits=waits)
 

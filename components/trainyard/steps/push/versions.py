@@ -43,7 +43,7 @@ def newest(destination: str) -> int:
     return max(version_numbers(destination), default=0)
 
 
-def place(destination: str, digest: str, waits: bool = False) -> tuple[int, bool]:
+def number_for(destination: str, digest: str, waits: bool = False) -> tuple[int, bool]:
     """Return the number of the version for a model with the content `digest`, and True if it already exists.
 
     Only the newest version counts: a server loads the highest number, so an older model that is pushed again becomes a
@@ -191,7 +191,7 @@ def approve(destination: str, name: str, reason: str = "", dry_run: bool = False
                 f"now: {serving}. Run the recipe again, which compares both."
             )
         source = _whole(waiting.path)
-        number, already = place(destination, waiting.digest)
+        number, already = number_for(destination, waiting.digest)
         if not already:
             number = max(newest(destination) + 1, waiting.version)
         done = Approved(number, storage.join(destination, str(number)), best.version if best else None)
@@ -230,7 +230,7 @@ def _plan(destination: str, name: str) -> tuple[Rollback, _Source, bool]:
     best = _champion(destination, name)
     restored = find_version(destination, name) if name else _before(destination, best)
     source = _whole(storage.join(destination, str(restored)))
-    number, already = place(destination, model_digest(source.manifest))
+    number, already = number_for(destination, model_digest(source.manifest))
     changed = not (already and best is not None and best.version == number)
     path = storage.join(destination, str(number))
     return Rollback(number, path, restored, best.version if best else None, changed), source, already

@@ -347,8 +347,8 @@ def prune(
     from trainyard_control.cluster import environments
     from trainyard_control.local import retention
 
-    place = environments.load(environment)
-    root = environments.writable_storage(place)
+    loaded = environments.load(environment)
+    root = environments.writable_storage(loaded)
     notes: list[str] = []
 
     def over(runs: list[str]) -> set[str]:
@@ -356,7 +356,7 @@ def prune(
         from trainyard_control.kubeflow.runs import KubeflowRuns
 
         try:
-            return KubeflowRuns(place).over(runs) if place.target == "kubeflow" else set()
+            return KubeflowRuns(loaded).over(runs) if loaded.target == "kubeflow" else set()
         except TrainyardError as error:
             notes.append(str(error))
             return set()
