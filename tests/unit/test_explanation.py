@@ -301,6 +301,11 @@ def test_a_launcher_of_kubeflow_that_gives_up_is_no_fault_of_the_step() -> None:
     assert (finding.cause, finding.code) == ("launcher", ExitCode.TRANSIENT)
     assert "exit code 1: failed to execute component: failed to upload model: no bucket. Kubeflow's" in finding.sentence
 
+    cause = "NoSuchBucket: there is no bucket"
+    line = line.replace("no bucket", f"s3://{'bucket/' * 90}: {'closing the writer: ' * 20}{cause}")
+    finding = explain(Evidence(container_ends(main={"exitCode": 1}), log=LAUNCHER_LOG + line))
+    assert "failed to upload model: s3://bucket" in finding.sentence and f"{cause}. " in finding.sentence
+
 
 def test_a_runs_deadline_reads_as_argo_writes_it_into_pods() -> None:
     workflow = {"spec": {"activeDeadlineSeconds": 600}, "status": {"startedAt": "2026-01-01T00:00:00Z"}}

@@ -179,8 +179,9 @@ def disruption(reason: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Join `text` to one line, cut to the length of a sentence."""
-    return " ".join(text.split())[:_LONGEST]
+    """Join `text` to one line. A long one loses its middle: errors end with their cause."""
+    line, half = " ".join(text.split()), _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]} … {line[-half:]}"
 
 
 def _disruption(base: Diagnosis, status: Manifest) -> Diagnosis | None:
