@@ -13,6 +13,7 @@ import yaml
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import PipelineJob
 from google.protobuf import json_format
+from tests.pushed_versions import push_versions
 from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.predict import Predicted
@@ -118,6 +119,18 @@ def test_a_prediction_is_sent_with_places_that_its_pod_sees_alone(tmp_path: Path
     ]
     with pytest.raises(ConfigurationError, match=r"its target is local\. Leave --submit out"):
         prepare_prediction("digits", "gs://b/x", "local", "gs://b/y", None)
+
+
+def test_a_prediction_takes_the_names_of_the_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = push_versions().parents[1]
+    (root / "digits").rename(root / "shop")
+    own(tmp_path, "kind", storage=str(root), volume={"claim": "runs", "path": str(root)})
+    for name, folder in (("shop", "models"), ("shop@canary", "models@canary")):
+        sent = prepare_prediction(name, "s3://lake/x", str(tmp_path / "Own cluster.yaml"), "s3://lake/y", None)
+        assert f"{root}/shop/{folder}\n" in sent.package
+    with pytest.raises(ConfigurationError, match=r"no model 'shops'.*Did you mean 'shop'"):
+        prepare_prediction("shops", "s3://lake/x", str(tmp_path / "Own cluster.yaml"), "s3://lake/y", None)
 
 
 def test_the_last_line_of_a_prediction_says_how_many_answers_are_where(tmp_path: Path) -> None:

@@ -151,18 +151,24 @@ def prepare_prediction(
 ) -> Submission:
     """Build the submission of a prediction without sending it.
 
-    model: a folder that the steps see, or a recipe, which stands for its champion; @NAME chooses another version.
+    model: a folder that the steps see; a recipe or its name, which stands for its champion; or a run that pushed one.
+    @NAME chooses another version.
 
     Raises `ConfigurationError` if the environment is local, or an input or output is on this machine.
     """
+    from trainyard_control.api.model import model_uri
     from trainyard_control.compiler import compilation
     from trainyard_control.compiler.compilation import compiled_prediction, reachable
 
     loaded_environment = _cluster(environment, "Leave --submit out")
     base, version = split_name(model)
     if documents.is_file_name(base) or not reachable(base, loaded_environment):
-        folder = keys.models_folder(loaded_environment.storage, recipes.load(base))
-        model = f"{folder}@{version}" if version else folder
+        try:
+            folder = keys.models_folder(loaded_environment.storage, recipes.load(base))
+        except ConfigurationError:
+            model = model_uri(model, loaded_environment)  # the storage knows recipes whose file is elsewhere, and runs
+        else:
+            model = f"{folder}@{version}" if version else folder
     placed = compiled_prediction(model, inputs, out.rstrip("/"), key or "", loaded_environment)
     return compilation.submission(PREDICT, loaded_environment, placed, name or _run_name(PREDICT))
 
