@@ -17,9 +17,11 @@ import pytest
 from namespaces import Namespace, until
 from tests.kubeflow_server import Kubeflow, leave_run, serve
 from tests.pushed_versions import push_versions
+from tests.unit.report_folders import training_with
 from train_step import CLAIM
 
 from trainyard.spec import recipe as recipes
+from trainyard.storage import storage
 
 pytestmark = pytest.mark.cluster
 
@@ -30,11 +32,13 @@ TRAINYARD_IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 
 @pytest.fixture(scope="module")
 def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An environment whose volume holds two versions of digits and the report of an ended run."""
+    """An environment whose volume holds two versions of digits, a measured training, and the report of an ended run."""
     folder = tmp_path_factory.mktemp("volume")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         root = push_versions().parents[1]
+    with storage.stage(f"{root}/digits/train/0123456789abcdef.speed-cpu", producer="trainyard.train") as output:
+        training_with(examples_per_second=100, cached_step_ms=1, step_ms=1).write(output)
     kubeflow = Kubeflow()
     about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
     created = {"run_id": RUN, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
@@ -91,6 +95,12 @@ def test_a_report_and_a_version_are_read_and_the_pod_is_gone(
     done = trainyard(environment, "models", "export", "digits@1", str(model))
     assert done.returncode == 0 and (model / "assets.extra/vocabularies/city").read_text() == "Bern\n", done.stderr
     until(lambda: "trainyard-read" not in namespace.kubectl("get", "pods", "-o", "name"), 30)
+
+
+def test_what_a_benchmark_has_measured_is_read(environment: Path) -> None:
+    done = trainyard(environment, "bench", "digits", "--pools", "cpu", "--name", "speed", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert [speed["pool"] for speed in json.loads(done.stdout)["speeds"]] == ["cpu"]
 
 
 def test_data_are_uploaded_once_and_the_pods_are_gone(environment: Path, namespace: Namespace, tmp_path: Path) -> None:

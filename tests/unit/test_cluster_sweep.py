@@ -310,6 +310,18 @@ def test_a_pool_that_cannot_train_is_refused(environment: str) -> None:
     assert "'edge' cannot train: its pool says trains: false" in (ended.stderr + str(ended.exception))
 
 
+def test_a_sweep_on_a_volume_that_this_machine_lacks_is_refused(environment: str, tmp_path: Path) -> None:
+    missing = tmp_path / "mnt"
+    own = yaml.safe_load(ENVIRONMENT) | {
+        "storage": f"{missing}/runs",
+        "volume": {"claim": "runs", "path": str(missing)},
+    }
+    Path(environment).write_text(yaml.safe_dump(own))
+    ended = CliRunner().invoke(app, ["sweep", "digits", "-e", environment, "--over", "model.dropout=0.1,0.2"])
+    assert "is on the volume 'runs', which is not mounted on this machine" in str(ended.exception)
+    assert not missing.exists()
+
+
 def test_this_machine_has_no_runs_to_name_or_show() -> None:
     for options in (["--name", "a"], ["--dry-run"]):
         ended = CliRunner().invoke(app, ["sweep", "digits", "--over", "model.dropout=0.1,0.2", *options])

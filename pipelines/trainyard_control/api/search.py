@@ -134,6 +134,7 @@ def run_sweep(sweep: Sweep, pending_limit: float = math.inf) -> Result:
             from trainyard_control.search import sweep as sweeps
 
             return sweeps.run(sweep, screen)
+        environments.writable_storage(sweep.environment)
         from trainyard_control.kubeflow.runs import KubeflowRuns
         from trainyard_control.search import cluster_trials
 

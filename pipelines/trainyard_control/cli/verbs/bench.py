@@ -90,10 +90,12 @@ def bench(
 def _on_pools(benchmarks: Benchmarks, environment_name: str, wait: bool, pending_limit: int) -> BenchmarkReport | None:
     """Send the run of each pool, and return the speeds measured so far."""
     from trainyard_control.cli.follow import send_all
+    from trainyard_control.cluster.environments import readable_storage
     from trainyard_control.search.bench import collect
 
     code = send_all(benchmarks.runs.values(), environment_name, wait=wait, pending_limit=pending_limit)
     environment = next(iter(benchmarks.runs.values())).environment
+    readable_storage(environment)
     report, missing = collect(benchmarks.recipe, environment, {pool: run.run for pool, run in benchmarks.runs.items()})
     if missing:
         again = f"The same command with --name {benchmarks.name}"
