@@ -45,9 +45,9 @@ def submit(
     set_: Overrides = None,
     name: RunName = None,
     day: Day = "",
-    no_cache: Annotated[
+    from_step: Annotated[
         Step | None,
-        typer.Option("--no-cache", "--from", help="Run this step and the following ones again."),
+        typer.Option("--from", help="Run this step and the following ones again."),
     ] = None,
     dry_run: DryRun = False,
     upload_limit: UploadLimit = "5Gi",
@@ -64,7 +64,7 @@ def submit(
 
     environments.load(environment)  # data to draft from may be in its storage
     recipe = recipe_or_draft(recipe, label)
-    submission = prepare(recipe, environment, set_ or [], name, day, no_cache.value if no_cache else None)
+    submission = prepare(recipe, environment, set_ or [], name, day, from_step.value if from_step else None)
     say_left_out(recipe, set_)
     if not dry_run:
         done = upload_and_send(submission, upload_limit)
