@@ -128,7 +128,7 @@ test-cluster: setup ## Run the tests that need the cluster of KUBECONFIG and the
 test-kubeflow: export TRAINYARD_KFP_NAMESPACE ?= kubeflow
 test-kubeflow: setup ## Run the tests that need Kubeflow on the cluster of KUBECONFIG and the image TRAINYARD_IMAGE
 	@$(BIN)/python tests/cluster/kubeflow_needs.py
-	$(BIN)/pytest -m cluster tests/cluster/test_kubeflow.py tests/cluster/test_kubeflow_login.py
+	$(BIN)/pytest -m cluster tests/cluster/test_kubeflow*.py
 
 goldens: setup ## Write the golden files again, to be reviewed as a diff
 	TRAINYARD_GOLDENS=write $(BIN)/pytest tests/golden tests/unit/test_image_versions.py tests/unit/test_published.py \

@@ -64,11 +64,11 @@ def changed(environment: Path, **sections: Any) -> Path:
 
 
 def until(name: str, environment: Path, ready: Callable[[Any], Any], seconds: float = 600) -> Any:
-    """Return the run as soon as `ready` of it is true."""
+    """Return the run as soon as `ready` of it is true. Fails if it ends before."""
     deadline = time.monotonic() + seconds
     while not ready(run := document("runs", "show", name, "-e", str(environment))):
-        assert time.monotonic() < deadline, run["reason"]
-        time.sleep(1)
+        assert time.monotonic() < deadline and not over(run), run["reason"]
+        time.sleep(3)  # each command takes seconds of a core that the pods need
     return run
 
 

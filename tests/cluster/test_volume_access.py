@@ -20,6 +20,7 @@ from tests.pushed_versions import push_versions
 from tests.unit.report_folders import training_with
 from train_step import CLAIM
 
+from trainyard.contract.artifacts.train import Epoch
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 
@@ -30,6 +31,13 @@ IMAGE = "python:3.11-slim-bookworm"
 TRAINYARD_IMAGE = os.environ.get("TRAINYARD_IMAGE", "trainyard/cpu:0.1.0")
 
 
+def epoch(number: int) -> Epoch:
+    return Epoch(
+        epoch=number, step=number, learning_rate=0.1, train_loss=1, eval_loss=1, metric=0.5,
+        examples_per_second=100, seconds=1,
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An environment whose volume holds two versions of digits, a measured training, and the report of an ended run."""
@@ -38,7 +46,7 @@ def environment(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) 
         patch.chdir(folder)
         root = push_versions().parents[1]
     with storage.stage(f"{root}/digits/train/0123456789abcdef.speed-cpu", producer="trainyard.train") as output:
-        training_with(examples_per_second=100, cached_step_ms=1, step_ms=1).write(output)
+        training_with(history=[epoch(number) for number in (1, 2, 3)], seconds={"import": 1.0}).write(output)
     kubeflow = Kubeflow()
     about = {"about": json.dumps({"recipe": "digits", "environment": "mine"})}
     created = {"run_id": RUN, "display_name": "digits-9", "created_at": "2026-01-01T00:00:00+00:00"}
