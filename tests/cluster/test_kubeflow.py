@@ -327,7 +327,7 @@ def test_a_gang_outlives_the_pod_of_its_launcher(environment: Path) -> None:
     run = until(name, pair, trains)
     launcher = next(step["pod"] for step in run["steps"] if step["name"] == "train")
     assert "deleted" in kubectl("delete", "pod", launcher, "--wait=false")
-    run = until(name, pair, over, 600)
+    run = until(name, pair, over, 900)
     assert run["state"] == "SUCCEEDED", run["reason"]
     successor = next(step["pod"] for step in run["steps"] if step["name"] == "train")
     assert successor != launcher and '"how": "attached"' in kubectl("logs", successor, "-c", "main")
