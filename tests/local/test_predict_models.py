@@ -61,14 +61,14 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.pushed_versions import set_alias
+from trainyard.contract.pushed_versions import CANDIDATE, set_alias
 from trainyard.contract.statistics.drift import Statistics
-from trainyard.contract.version import Champion, layout, set_champion
+from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, layout, set_champion
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.serving import batches, transport, workers
 from trainyard.serving import server as server
-from trainyard.serving import service, transport, workers
 from trainyard.serving.options import LogOptions
 from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service
@@ -571,7 +571,8 @@ def asked(
     loop, started, ended = asyncio.new_event_loop(), queue.Queue(), asyncio.Event()
 
     async def listen() -> None:
-        async with server.listening(options, ServingVersion(options.folder, reload_seconds)) as addresses:
+        serving = ServingVersion(options.folder, reload_seconds)
+        async with server.listening(options, serving, server.load_shadow(options, serving)) as addresses:
             started.put(addresses)
             await ended.wait()
 
@@ -687,15 +688,70 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
 
 
-def test_workers_share_ports_and_metrics_and_one_that_is_killed_is_started_again(table: Path) -> None:
+def candidate_of(version: Path, models: Path, number: int, threshold: float) -> Path:
+    """Push a copy of `version` with another threshold, which waits for approval in `models`; return its folder."""
+    folder, files = models / CANDIDATE / str(number), storage.require(str(version), "push")
+    with storage.stage(str(folder), "trainyard.push", origin=files.origin | {"number": number}) as staging:
+        for name in files.files:
+            (staging / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(version / name, staging / name)
+        file = staging / EXTRA / PREPROCESSING
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"thresholds": {"rich": threshold}}))
+    champion_of(models / CANDIDATE, number)
+    return folder
+
+
+def test_a_shadow_answers_into_the_log_what_the_champion_was_asked_by_rest_and_grpc(
+    table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    models, log = tmp_path / "models", tmp_path / "log"
+    shutil.copytree(table / "models" / "1", models / "1")
+    champion_of(models, 1)
+    candidate = candidate_of(models / "1", models, 1, 0.999)  # a candidate may have the number of another version
+    rows = [{"age": float(age), "net worth": 1e5 * age, "city": "Bern"} for age in range(20, 60)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    options = {"log": LogOptions(str(log), 1.0), "shadow": f"{models}@candidate", "reload_seconds": 0.1}
+    with asked(models, **options) as addresses:
+        assert addresses.shadow == f"{models}/candidate/1" and addresses.version == 1
+        url = f"{addresses.url}/v1/models/m:predict"
+        expected = [one["label"] for one in ask(url, {"instances": rows}, **{"X-Request-Id": "a"})[1]["predictions"]]
+        assert expected == ty.load(models / "1").predict(columns)["prediction"] and "rich" in expected
+        client = triton.InferenceServerClient(addresses.rpc)
+        sent = [tensor(name, "BYTES" if name == "city" else "FP32", values) for name, values in columns.items()]
+        assert client.infer("m", sent, headers={"x-request-id": "b"}).get_response().outputs
+        assert ask(url, {"instances": [{"age": "old"}]})[0] == 400
+
+        def metrics() -> str:
+            return urllib.request.urlopen(f"{addresses.url}/metrics").read().decode()
+
+        while 'trainyard_shadow_rows_total{result="answered"} 80.0' not in metrics():
+            time.sleep(0.01)
+        candidate_of(models / "1", models, 2, 0.998)  # another candidate
+        while '"shadow", "version": 2' not in capfd.readouterr().err:
+            time.sleep(0.05)
+        ask(url, {"instances": rows[:1]}, **{"X-Request-Id": "c"})
+    logged = parquet.read_table(log).to_pylist()
+    found = Counter((row["id"].partition("/")[0], row["version"], row["shadow"]) for row in logged)
+    assert found == {
+        **{(request, 1, is_shadow): 40 for request in "ab" for is_shadow in (False, True)},
+        ("c", 1, False): 1,
+        ("c", 2, True): 1,
+    }
+    by_shadow = {row["id"]: row["prediction"] for row in logged if row["shadow"]}
+    assert [by_shadow[f"a/{row}"] for row in range(40)] == ty.load(candidate).predict(columns)["prediction"] != expected
+
+
+def test_workers_share_ports_and_metrics_and_one_that_is_killed_is_started_again(table: Path, tmp_path: Path) -> None:
     models, port = str(table / "models" / "1"), free_port()
+    shadow, log = candidate_of(Path(models), tmp_path, 7, 0.999), tmp_path / "log"
     command = [sys.executable, "-m", "trainyard_control.cli.main", "serve", models, "--model-name", "m"]
-    command += ["--port", str(port), "--grpc-port", "0", "--workers", "2"]
+    command += ["--port", str(port), "--grpc-port", "0", "--workers", "2", "--shadow", str(shadow), "--log", str(log)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
         assert f"serves at http://127.0.0.1:{port}, gRPC at 127.0.0.1:" in first, first
-        url, rpc = f"http://127.0.0.1:{port}", first.rpartition(" ")[2].strip()
+        assert first.endswith(f", with the shadow {shadow}\n"), first
+        url, rpc = f"http://127.0.0.1:{port}", re.findall("gRPC at (.*), with", first)[0]
         row = {"age": 1, "net worth": 2, "city": "Bern"}
         answers = [ask(f"{url}/v1/models/m:predict", {"instances": [row]}) for _ in range(20)]
         assert answers[0][0] == 200 and answers == answers[:1] * 20
@@ -717,6 +773,8 @@ def test_workers_share_ports_and_metrics_and_one_that_is_killed_is_started_again
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert all(not Path(f"/proc/{child}").exists() for child in served)
+    versions = Counter(parquet.read_table(log)["version"].to_pylist())
+    assert versions[1] >= versions[7] > 0, "of the worker that was not killed"
 
 
 def test_the_client_of_tensorflow_serving_gets_the_answers_of_predict(table: Path, tmp_path: Path) -> None:
@@ -903,7 +961,7 @@ def test_a_server_says_what_it_serves_and_refuses_everything_else(
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: m\r\n\r\n")
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
         assert 'trainyard_requests_total{code="NOT_FOUND",route="ModelInfer"} 3.0' in metrics
-        monkeypatch.setattr(service, "_MOST_WAITING", 0)
+        monkeypatch.setattr(batches, "_MOST_WAITING", 0)
         assert refused() == "StatusCode.UNAVAILABLE Too many requests wait. Try again later."
         assert ask(f"{url}/v1/models/m:predict", {"instances": [{"age": 1, "net_worth": 1, "city": ""}]})[0] == 503
         assert "Traceback" not in (log := capfd.readouterr().err) and "fault of Trainyard" not in log

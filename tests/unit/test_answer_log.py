@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shutil
+import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,14 +27,19 @@ from trainyard.contract.version import EXTRA, Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.decoding import PixelForm
 from trainyard.quality.inspect import statistics_of
-from trainyard.serving import answer_log
-from trainyard.serving.answer_log import AnswerLog
-from trainyard.serving.versions import LoadedModel
+from trainyard.readers.rows import BadRow
+from trainyard.serving import answer_log, shadow
+from trainyard.serving.answer_log import AnswerLog, memory
+from trainyard.serving.options import Options
+from trainyard.serving.records import Row
+from trainyard.serving.shadow import Shadow, require_pair
+from trainyard.serving.versions import LoadedModel, ServingVersion
 from trainyard.spec.notify import URL_VARIABLE
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds, When
 from trainyard.steps.check.run import run
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
+from trainyard.steps.predict.source import Array
 from trainyard.storage import storage
 from trainyard_control.api.answers import evaluate_answers
 from trainyard_control.cli.main import app
@@ -62,15 +70,32 @@ ROW = (41.0, "Bern", "noon", "Ada", 1985.0)
 
 
 class Model(LoadedModel):
-    """A loaded model of which nothing is asked."""
+    """A loaded model whose answer to a row is its age, once `free` is set."""
 
-    def __init__(self, folder: Path, number: int = 3, labels: tuple[str, ...] | None = ("no", "yes")) -> None:
-        uri = str(folder / "models" / str(number))
+    def __init__(
+        self, folder: Path, number: int = 3, labels: tuple[str, ...] | None = ("no", "yes"), within: str = "models"
+    ) -> None:
+        self.most_rows, self.seconds, self.free = 1024, 0.0, threading.Event()
+        uri = str(folder / within / str(number))
         if storage.committed(uri) is None:
             with storage.stage(uri, "trainyard.push", origin={"number": number, "recipe": RECIPE}) as staging:
                 (staging / "saved_model.pb").touch()
         self.pushed = PushedModel(folder=uri, inputs=INPUTS, labels=labels, pixels=None)
-        self.number, self.digest = number, f"digest {number}"
+        self.number, self.digest = number, f"digest {within.removeprefix('models')}{number}"
+
+    def answer(self, requests: Sequence[Sequence[Row]]) -> list[Array | list[BadRow]]:
+        self.free.wait(20)
+        return [
+            [BadRow("0", None, "no_age", "")] if rows[0][0] < 0 else np.array([[1 - row[0], row[0]] for row in rows])
+            for rows in requests
+        ]
+
+
+class Keeper(ServingVersion):
+    """Keeps a model that is never replaced by itself."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
 
 
 def metric(registry: CollectorRegistry, name: str) -> float:
@@ -109,7 +134,10 @@ def test_two_servers_write_hourly_files_without_private_columns_into_one_folder(
     names = sorted(file.name for file in (tmp_path / "log").iterdir())
     assert [name.split(".")[:2] for name in names] == [["2026-01-01T10", "v3"]] * 2 + [["2026-01-01T11", "v4"]]
     first = parquet.read_table(tmp_path / "log" / names[0]).to_pylist()
-    assert list(first[0]) == ["id", "time_", "version", "prediction", "probabilities", "age", "city", "time"]
+    assert list(first[0]) == [
+        *("id", "time_", "version", "shadow", "prediction", "probabilities"),
+        *("age", "city", "time"),
+    ]
     assert [(row["id"], row["age"], row["city"], row["prediction"]) for row in first] == [
         ("first/0", 41.0, "Bern", "no"),
         ("first/1", None, None, "yes"),
@@ -145,6 +173,83 @@ def test_what_the_bounds_cannot_hold_is_dropped_and_counted_and_a_folder_that_fa
     nothing.offer(model, [ROW], answer, "not drawn")
     nothing.finish(20)
     assert metric(registry2, "rows") == metric(registry2, "dropped_rows") == 0
+
+
+def test_a_shadow_is_asked_what_is_logged_and_neither_delays_nor_ends_what_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry, model, answer = CollectorRegistry(), Model(tmp_path), np.array([[0.9, 0.1]])
+    keeper = Keeper(Model(tmp_path, within="models/candidate"))
+    log = AnswerLog(str(tmp_path / "log"), 1.0, registry)
+    asked = Shadow(keeper, log, registry)
+    rows = [(0.25, *ROW[1:])]
+
+    def offer(request_id: str, rows: list[Any] = rows) -> None:
+        assert log.offer(model, rows, answer, request_id)
+        asked.offer(model, rows, request_id)
+
+    def counts() -> dict[str, float]:
+        names = ("answered", "refused", "dropped")
+        found = {name: registry.get_sample_value("trainyard_shadow_rows_total", {"result": name}) for name in names}
+        return {name: value for name, value in found.items() if value}
+
+    async def serve() -> None:
+        monkeypatch.setattr(shadow, "_MOST_BYTES", 2 * memory(rows))
+        start = time.monotonic()
+        for request in ("a", "b", "c"):
+            offer(request)
+        await asyncio.sleep(0.02)
+        assert time.monotonic() - start < 1 and counts() == {"dropped": 1}
+        keeper.model.free.set()
+        await asked.finish(20)
+        assert counts() == {"dropped": 1, "answered": 2}
+        offer("d", [(-1.0, *ROW[1:])])
+        monkeypatch.setattr(keeper.model, "answer", lambda rows: 1 / 0)
+        offer("e")
+        await asked.finish(20)
+        assert counts() == {"dropped": 1, "answered": 2, "refused": 2}
+        other = keeper.model.pushed.model_copy(update={"inputs": INPUTS[1:]})
+        for update in ({"digest": model.digest}, {"digest": "new", "pushed": other}):
+            keeper.model = Model(tmp_path, within="models/candidate")
+            vars(keeper.model).update(update)
+            offer("f")
+            offer("g")
+        assert counts() == {"dropped": 1, "answered": 2, "refused": 2}
+
+    asyncio.run(serve())
+    log.finish(20)
+    said = capsys.readouterr().err
+    assert "Version 3, the shadow, cannot answer: " in said
+    assert said.count("Version 3, the shadow, is not asked: only one of them has the input 'age'.") == 1
+    found = {
+        (row["id"], row["shadow"]): row["probabilities"] for row in parquet.read_table(tmp_path / "log").to_pylist()
+    }
+    assert [key for key in found if key[1]] == [("a", True), ("b", True)] and found["a", True] == [0.75, 0.25]
+    assert len([name for name in (tmp_path / "log").iterdir() if ".shadow-v3." in name.name]) == 1
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [
+        ({"inputs": (*INPUTS, RawInput(name="new", dtype="string"))}, "only one of them has the input 'new'"),
+        (
+            {"inputs": (INPUTS[0].model_copy(update={"dtype": "string"}), *INPUTS[1:])},
+            "the input 'age' has another type",
+        ),
+        ({"inputs": (INPUTS[1], INPUTS[0], *INPUTS[2:])}, "the inputs have another order"),
+        ({"labels": ("no", "maybe")}, "labels differ"),
+        ({"labels": None}, "labels differ"),
+        ({"pixels": PixelForm(3)}, "one takes images and the other columns"),
+        ({"time_zone": "Europe/Zurich"}, "its time zone is Europe/Zurich instead of "),
+    ],
+)
+def test_a_shadow_with_another_signature_is_refused(update: dict[str, Any], said: str) -> None:
+    model = PushedModel(folder="models/1", inputs=INPUTS, labels=("no", "yes"), pixels=None)
+    with pytest.raises(ConfigurationError, match=rf"^--shadow: models/1 has another signature than models/1, {said}"):
+        require_pair(model, model.model_copy(update=update))
+    require_pair(model, model.model_copy(update={"thresholds": ((1, 0.5),)}))
+    with pytest.raises(ConfigurationError, match=r"^--shadow: its answers go to --log alone"):
+        Options(shadow="models/candidate/2")
 
 
 @pytest.mark.parametrize("folder", ["http://host/log", "gs://", "s3://bucket/../log", ""])
@@ -250,8 +355,8 @@ def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_p
     model = str(tmp_path / "models" / "4")
     found = evaluate_answers(model, folder, str(labels), "id")
     assert {number: (each.examples, each.left_out) for number, each in found.versions.items()} == {
-        3: (80, {"no label yet": 20}),
-        4: (80, {"no label yet": 20}),
+        "3": (80, {"no label yet": 20}),
+        "4": (80, {"no label yet": 20}),
     }
     assert found.unanswered == 1 and found.columns == ["test split", "version 3", "version 4"]
     third, fourth = found.versions.values()
@@ -263,7 +368,7 @@ def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_p
     assert shown.exit_code == 0 and "80 answers with a label; left out: no label yet 20" in shown.stdout, shown.output
     by_age = tmp_path / "ages.csv"
     by_age.write_text("age,paid\n" + "".join(f"{row}.0,{'yes' if paid[row] else 'no'}\n" for row in range(100)))
-    assert evaluate_answers(model, folder, str(by_age), "age").versions[3].examples == 100
+    assert evaluate_answers(model, folder, str(by_age), "age").versions["3"].examples == 100
     for text, said in (
         ("id,paid\nr1,yes\nr1,no\n", "'id' has the value 'r1' twice. Keep one label for each."),
         ("id,paid_late\nr1,yes\n", "no column 'paid'. "),
@@ -276,6 +381,37 @@ def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_p
         evaluate_answers(model, str(by_age), str(by_age), "age")
     assert "belong together" in str(CliRunner().invoke(app, command[:-2]).exception)
     assert "DATA: is missing" in str(CliRunner().invoke(app, ["evaluate", model]).exception)
+
+
+def test_evaluate_compares_a_shadow_with_what_served_on_the_same_requests(tmp_path: Path) -> None:
+    paid = np.arange(200) % 2 == 0
+    right, shadow_right = np.arange(200) % 10 < 7, np.arange(200) % 10 < 9
+    folder = logged(tmp_path, np.arange(200.0), np.where(right == paid, 0.9, 0.1))
+    log, waits = AnswerLog(folder, 1.0, CollectorRegistry()), Model(tmp_path, within="models/candidate")
+    for row in range(50, 200):  # some were dropped
+        score, inputs = 0.9 if shadow_right[row] == paid[row] else 0.1, (float(row), "Bern", "noon", "Ada", 1985.0)
+        log.add(waits, [inputs], np.array([[1 - score, score]], np.float32), f"r{row}", shadow=True)
+    log.finish(20)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,paid\n" + "".join(f"r{row},{'yes' if paid[row] else 'no'}\n" for row in range(200)))
+    found = evaluate_answers(str(tmp_path / "models/3"), folder, str(labels), "id")
+    assert {name: each.examples for name, each in found.versions.items()} == {"3": 200, "candidate/3": 150}
+    (compared,) = found.shadows
+    assert (compared.version, compared.shadow, compared.examples) == ("3", "candidate/3", 150)
+    assert compared.metrics["accuracy"] == pytest.approx((0.7, 0.9))
+    interval = compared.differences["accuracy"]
+    assert 0.1 < interval.low < 0.2 < interval.high < 0.3, "narrower than that of unpaired answers"
+    row = next(row for row in compared.rows if row.name == "accuracy")
+    assert row.cells[:2] == ["0.7000", "0.9000"] and row.certain == [False, True, False]
+    command = ["evaluate", str(tmp_path / "models/3"), "--answers", folder, "--labels", str(labels), "--on", "id"]
+    shown = " ".join(CliRunner().invoke(app, command).stdout.split())
+    assert "The shadow candidate/3 and version 3 answered the same 150 examples" in shown, shown
+    before = tmp_path / "before.csv"
+    before.write_text(
+        "age,city,time,paid\n" + "".join(f"{row},Bern,noon,{'yes' if row % 2 else 'no'}\n" for row in range(99))
+    )
+    _, now = statistics_of(str(before), folder, "paid")
+    assert now.examples["train"] == 200 and now.classes["yes"] == {"train": 120}, "only what served is compared"
 
 
 def test_answers_below_a_gate_are_told_if_the_whole_interval_is_below(
@@ -308,7 +444,7 @@ def test_answers_below_a_gate_are_told_if_the_whole_interval_is_below(
     finally:
         webhook.server.shutdown()
         webhook.server.server_close()
-    assert found.versions[3].metrics["accuracy"] == pytest.approx(0.9)
+    assert found.versions["3"].metrics["accuracy"] == pytest.approx(0.9)
     named = [sentence.partition(" is ")[0] for sentence in found.below_gates]
     assert named == ["accuracy", "accuracy of city=Oslo", "log_loss"], found.below_gates
     [body] = webhook.bodies
@@ -327,4 +463,4 @@ def test_numbers_are_logged_by_target_and_images_without_their_bytes(
     log.finish(20)
     (row,) = parquet.read_table(tmp_path / "log").to_pylist()
     answers = {"prediction_low": 1.5, "prediction_high": 2.5} if targets else {"prediction": 1.5}
-    assert {name: row[name] for name in row if name not in ("id", "time", "version")} == answers
+    assert {name: row[name] for name in row if name not in ("id", "time", "version", "shadow")} == answers

@@ -24,8 +24,8 @@ class AnswersDescription(FrozenModel):
 
     version, folder, digest: of the model. labels: the classes in the order of their `PROBABILITIES`, None of a model
     that predicts numbers. label_separator, thresholds and targets: as of `PushedModel`. own: the column of each thing
-    that the server adds: `id`, `time`, `version` and the answer. left_out: inputs that are not in the file, such as
-    private ones.
+    that the server adds: `id`, `time`, `version`, `shadow` and the answer. left_out: inputs that are not in the file,
+    such as private ones. shadow: the version was not the one that served.
     """
 
     version: int
@@ -37,6 +37,7 @@ class AnswersDescription(FrozenModel):
     targets: list[str] | None
     own: dict[str, str]
     left_out: list[str]
+    shadow: bool = False
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> AnswersDescription | None:

@@ -29,7 +29,7 @@ from trainyard.quality.tables.tables import profile_table
 from trainyard.readers.image_labels import FILE_COLUMNS
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
-from trainyard.storage.listing import list_files, seekable_file
+from trainyard.storage.listing import SourceFile, list_files, seekable_file
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -131,10 +131,14 @@ def statistics_of(
     old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone, declared=declared)
     label = label or (old.label if isinstance(old, Profile) else None)
     by_folder = isinstance(old, Profile) and old.kind == "image_folder" and not old.labels_file
-    logged = None if documents[1] or by_folder else described_answers(now)
+    found = None if documents[1] or by_folder else _answers_source(now)
+    logged: AnswersDescription | None = None
     new: Profile | Statistics
-    if logged:
-        new = _answers(inspect(now, logged.predictions[0], time_zone=zone, declared=declared), logged, label)
+    if found:
+        logged, source = found
+        block_pandas_import()
+        profile = profile_table(source, logged.predictions[0], time_zone=zone, declared=declared)
+        new = _answers(profile, logged, label)
     else:
         new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
     return _aligned(old, new, label, logged, data, (_computed(before), _computed(now)))
@@ -278,14 +282,23 @@ def _served(name: str, label: str | None, time_zone: str, declared: Declared) ->
     return profile.model_copy(update={"label": None, "classes": {}}) if lacks_label else profile
 
 
-def described_answers(path: str) -> AnswersDescription | None:
-    """Return the description of the first file of the log of a server's answers at `path`, None of other data."""
+def _answers_source(path: str) -> tuple[AnswersDescription, SourceFiles] | None:
+    """Return the files of the log of a server's answers at `path` and the description of the first, None of other data.
+
+    Those of a shadow are left out unless there are no others: it was asked what the version that served was asked.
+    """
     source = find_source(path)
     if source.kind != FORMAT:
         return None
-    with seekable_file(source.tables[0].path) as stream, suppress(pa.ArrowInvalid):
-        return AnswersDescription.from_metadata(parquet.read_schema(stream).metadata)
-    return None
+    described: list[tuple[SourceFile, AnswersDescription]] = []
+    for file, table in zip(source.files, source.tables, strict=True):
+        with seekable_file(table.path) as stream, suppress(pa.ArrowInvalid):
+            if about := AnswersDescription.from_metadata(parquet.read_schema(stream).metadata):
+                described.append((file, about))
+                continue
+        return None
+    kept = [(file, about) for file, about in described if not about.shadow] or described
+    return kept[0][1], replace(source, files=[file for file, _ in kept], count=len(kept))
 
 
 def _answers(profile: Profile, logged: AnswersDescription, label: str | None) -> Profile:

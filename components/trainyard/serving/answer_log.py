@@ -50,7 +50,10 @@ _ARROW = {"float32": pa.float64(), "int64": pa.int64(), "string": pa.string()}
 
 @dataclass(frozen=True)
 class _Item:
-    """The rows (n) of one request with their answers (n, ...). time: in seconds since 1970. bytes: about its memory."""
+    """The rows (n) of one request with their answers (n, ...). time: in seconds since 1970. bytes: about its memory.
+
+    shadow: the model is the shadow of the one that served.
+    """
 
     model: LoadedModel
     rows: Sequence[Row]
@@ -58,12 +61,13 @@ class _Item:
     request_id: str
     time: float
     bytes: int
+    shadow: bool
 
 
 class _Layout:
     """The columns of the files for one version. Images and private columns are left out."""
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: LoadedModel, *, shadow: bool) -> None:
         pushed = model.pushed
         private, every = private_inputs(pushed), [feature.name for feature in pushed.inputs]
         kept = [] if pushed.pixels else [feature for feature in pushed.inputs if feature.name not in private]
@@ -78,13 +82,16 @@ class _Layout:
             label_separator=pushed.label_separator,
             thresholds=dict(pushed.thresholds),
             targets=None if pushed.targets is None else list(pushed.targets),
-            own=own_columns(["id", "time", "version", *answers], every),
+            own=own_columns(["id", "time", "version", "shadow", *answers], every),
+            shadow=shadow,
             left_out=[name for name in every if name not in names],
         )
         types = [pa.float32()] * len(answers)
         if pushed.labels is not None:
             types = [pa.string(), pa.list_(pa.float32(), len(pushed.labels))]
-        own = zip(about.own.values(), [pa.string(), pa.timestamp("us", "UTC"), pa.int64(), *types], strict=True)
+        own = zip(
+            about.own.values(), [pa.string(), pa.timestamp("us", "UTC"), pa.int64(), pa.bool_(), *types], strict=True
+        )
         fields = [*own, *((name, kind) for _, name, kind in self._inputs)]
         self.schema = pa.schema(fields, {METADATA: about.model_dump_json()})
 
@@ -100,6 +107,7 @@ class _Layout:
             pa.array(ids, pa.string()),
             pa.array(times, pa.timestamp("us", "UTC")),
             pa.array([items[0].model.number] * len(rows), pa.int64()),
+            pa.array([items[0].shadow] * len(rows), pa.bool_()),
             *self._answers(items[0].model, np.concatenate([item.answers for item in items])),
             *(pa.array([_value(row[place]) for row in rows], kind) for place, _, kind in self._inputs),
         ]
@@ -173,7 +181,7 @@ class AnswerLog:
         self._random = random.Random()  # noqa: S311 - two servers must not draw alike
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._offered, self._taken = [0, 0], [0, 0]  # rows and bytes, each written by one thread
-        self._open: dict[tuple[str, str], _File] = {}
+        self._open: dict[tuple[str, str, bool], _File] = {}
         self._closed: list[tuple[Path, str, int]] = []  # path, name and rows of files that are not yet published
         self._spool = Path(tempfile.mkdtemp(prefix="trainyard-log-"))
         self._again, self._failure = 0.0, ""
@@ -183,19 +191,26 @@ class AnswerLog:
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
         self._thread.start()
 
-    def offer(self, model: LoadedModel, rows: Sequence[Row], answers: Array, request_id: str) -> None:
-        """Log the answers to a request if it is drawn; at once, whatever the state of the log."""
-        if self._random.random() >= self._sample:
-            return
+    def offer(self, model: LoadedModel, rows: Sequence[Row], answers: Array, request_id: str) -> bool:
+        """Log the answers to a request if it is drawn, and return whether it is logged."""
+        return self._random.random() < self._sample and self.add(model, rows, answers, request_id)
+
+    def add(
+        self, model: LoadedModel, rows: Sequence[Row], answers: Array, request_id: str, *, shadow: bool = False
+    ) -> bool:
+        """Log the answers to a request, at once, whatever the state of the log; return False if they are dropped.
+
+        shadow: `model` is the shadow of the one that served.
+        """
         inputs: Sequence[Row] = rows if model.pushed.pixels is None else [()] * len(rows)  # images are not logged
-        size = len(rows) * sum(len(value) if isinstance(value, str) else _NUMBER_BYTES for value in inputs[0])
-        added = (len(rows), size)
+        added = (len(rows), memory(inputs))
         waiting = [offered - taken + new for offered, taken, new in zip(self._offered, self._taken, added, strict=True)]
         if waiting[0] > _MOST_ROWS or waiting[1] > _MOST_QUEUED_BYTES:
             self._dropped.inc(len(rows))
-            return
+            return False
         self._offered = [before + new for before, new in zip(self._offered, added, strict=True)]
-        self._queue.put(_Item(model, inputs, answers, request_id, time.time(), size))
+        self._queue.put(_Item(model, inputs, answers, request_id, time.time(), added[1], shadow))
+        return True
 
     def finish(self, seconds: float) -> None:
         """Publish all files within `seconds`; rows of the others are dropped."""
@@ -243,13 +258,13 @@ class AnswerLog:
 
     def _add(self, item: _Item) -> None:
         hour = _hour(item.time)
-        key = hour, item.model.digest
+        key = hour, item.model.digest, item.shadow
         file = self._open.get(key)
         if file is None:
             if self._spooled() > _MOST_BYTES:
                 self._dropped.inc(len(item.rows))
                 return
-            file = self._open[key] = self._created(item.model, hour)
+            file = self._open[key] = self._created(item, hour)
         file.add(item)
         if file.waiting_rows < _GROUP_ROWS and file.waiting_bytes < _GROUP_BYTES:
             return
@@ -261,10 +276,11 @@ class AnswerLog:
             if file.path.stat().st_size > _MOST_FILE_BYTES:
                 self._close(self._open.pop(key))
 
-    def _created(self, model: LoadedModel, hour: str) -> _File:
+    def _created(self, item: _Item, hour: str) -> _File:
         self._files_made += 1
-        path = self._spool / f"{hour}.v{model.number}.{self._server}.{self._files_made}.parquet"
-        layout = _Layout(model)
+        name = f"{'shadow-' if item.shadow else ''}v{item.model.number}"
+        path = self._spool / f"{hour}.{name}.{self._server}.{self._files_made}.parquet"
+        layout = _Layout(item.model, shadow=item.shadow)
         return _File(path, layout, hour, parquet.ParquetWriter(path, layout.schema, compression="zstd"))
 
     def _spooled(self) -> int:
@@ -314,6 +330,11 @@ class AnswerLog:
         if failure != self._failure:
             events.emit("warning", message=f"The log of answers: {failure}")
         self._failure = failure
+
+
+def memory(rows: Sequence[Row]) -> int:
+    """Return about how many bytes `rows` take, by the first of them."""
+    return len(rows) * sum(len(value) if isinstance(value, str | bytes) else _NUMBER_BYTES for value in rows[0])
 
 
 def _hour(seconds: float) -> str:

@@ -17,12 +17,16 @@ METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
 @dataclass(frozen=True)
 class Addresses:
-    """The addresses of a server, and the version that it serves. rpc: host and port of gRPC, '' without it."""
+    """The addresses of a server, and the version that it serves. rpc: host and port of gRPC, '' without it.
+
+    shadow: the folder of the version that is asked beside it, '' without one.
+    """
 
     url: str
     rpc: str
     version: int
     folder: str
+    shadow: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class Options:
 
     reload_seconds: how often a folder of versions is looked at. request_bytes: of the largest request. grpc_port: None
     for no gRPC. cors: origins whose pages may read answers, `ANY` for all. access_log: write a line for each request.
-    log: None for no log of answers. workers: processes that share the ports.
+    log: None for no log of answers. workers: processes that share the ports. shadow: a pushed version, or a folder of
+    versions, that answers into the log; '' for none.
     """
 
     folder: str = ""
@@ -62,9 +67,12 @@ class Options:
     access_log: bool = False
     log: LogOptions | None = None
     workers: int = 1
+    shadow: str = ""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigurationError` for an origin that no browser sends, or workers that cannot run here."""
+        """Raise `ConfigurationError` for an origin that no browser sends, too many workers, a shadow without a log."""
+        if self.shadow and not self.log:
+            raise ConfigurationError("--shadow: its answers go to --log alone, which is missing. Add --log FOLDER.")
         if self.workers > 1:
             cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
             if self.workers > cores:

@@ -41,6 +41,7 @@ from trainyard.serving.service import (
     signature_definition,
     version_status,
 )
+from trainyard.serving.shadow import require_pair
 from trainyard.serving.transport import (
     ID_HEADER,
     Connections,
@@ -53,6 +54,7 @@ from trainyard.serving.transport import (
     read_body,
 )
 from trainyard.serving.versions import LoadedModel, Output, ServingVersion
+from trainyard.steps.predict.pushed_model import find_model
 from trainyard.storage import storage
 from trainyard.uris import with_port
 from trainyard.values.columns import block_pandas_import
@@ -61,6 +63,7 @@ _EXAMPLE = f"{EXTRA}/examples/row.json"
 _HERE = Path(__file__).parent
 _ALL = "0.0.0.0"  # noqa: S104
 _GRACE_SECONDS = 25.0  # chosen: Kubernetes kills a pod after 30
+_SHADOW_SECONDS = 2.0  # for what waits for the shadow when the server ends; chosen
 
 
 class Server:
@@ -264,7 +267,7 @@ def serve(options: Options, started: Callable[[Addresses], None]) -> None:
     """
     block_pandas_import()
     serving = ServingVersion(options.folder, options.reload_seconds)
-    asyncio.run(_serve(options, serving, started))
+    asyncio.run(_serve(options, serving, load_shadow(options, serving), started))
 
 
 def serve_to_parent(folder: str) -> None:
@@ -277,19 +280,31 @@ def serve_to_parent(folder: str) -> None:
         sys.exit(int(error.exit_code))
 
 
-async def _serve(options: Options, serving: ServingVersion, started: Callable[[Addresses], None]) -> None:
+def load_shadow(options: Options, serving: ServingVersion) -> ServingVersion | None:
+    """Load the shadow if there is one. Raises as `ServingVersion`, and `require_pair`."""
+    if not options.shadow:
+        return None
+    require_pair(serving.model.pushed, find_model(options.shadow))
+    return ServingVersion(options.shadow, options.reload_seconds, is_shadow=True)
+
+
+async def _serve(
+    options: Options, serving: ServingVersion, shadow: ServingVersion | None, started: Callable[[Addresses], None]
+) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    async with listening(options, serving) as addresses:
+    async with listening(options, serving, shadow) as addresses:
         started(addresses)
         await ended.wait()
 
 
 @asynccontextmanager
-async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[Addresses]:
+async def listening(
+    options: Options, serving: ServingVersion, shadow: ServingVersion | None = None
+) -> AsyncIterator[Addresses]:
     """Answer requests while the block runs, which gets the addresses; then finish those that were taken."""
-    service = Service(options.name, serving, options.log)
+    service = Service(options.name, serving, options.log, shadow)
     server = Server(service, options)
     server_logger.setLevel(logging.CRITICAL)  # it writes a traceback for each request that is not HTTP
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
@@ -315,13 +330,16 @@ async def listening(options: Options, serving: ServingVersion) -> AsyncIterator[
             endings.append(rpc_server.finish)
         assert runner.server is not None  # noqa: S101 - it was set up
         watching = [serving.watch(), server.connections.watch(runner.server), service.measure_always()]
+        watching += [shadow.watch()] if shadow else []
         tasks = [asyncio.create_task(watch) for watch in watching]
         url, model = f"http://{with_port(*runner.addresses[0][:2])}", serving.model
-        yield Addresses(url, rpc, model.number, model.pushed.folder)
+        yield Addresses(url, rpc, model.number, model.pushed.folder, shadow.model.pushed.folder if shadow else "")
         for task in tasks:
             task.cancel()
         await site.stop()
         await asyncio.gather(*(finish(_GRACE_SECONDS) for finish in endings))
+        if service.shadow:
+            await service.shadow.finish(_SHADOW_SECONDS)
     finally:
         if service.log:
             await asyncio.to_thread(service.log.finish, _GRACE_SECONDS)

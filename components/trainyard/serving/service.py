@@ -6,11 +6,8 @@ import asyncio
 import importlib.metadata
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,14 +15,14 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from trainyard import events
 from trainyard.errors import bug_sentence
-from trainyard.readers.rows import BadRow
 from trainyard.serving.answer_log import AnswerLog
 from trainyard.serving.bad_request import BadRequest
+from trainyard.serving.batches import Batcher, Overloaded
 from trainyard.serving.options import METRICS_FOLDER, LogOptions
 from trainyard.serving.records import Row
+from trainyard.serving.shadow import Shadow
 from trainyard.serving.versions import DATATYPES, LoadedModel, Output, ServingVersion
 from trainyard.spec.columns import input_name
-from trainyard.steps.predict.source import Array
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -44,14 +41,21 @@ class _NotServed(Exception):
 class Service:
     """Answers for the model `name` whose version `serving` keeps.
 
-    log: of the answers, if there is one. registry: of the metrics. stopping: set once no new requests are taken.
-    running: requests that are not yet answered.
+    log: of the answers, if there is one. shadow: keeps the version that is asked what is logged, if there is one.
+    registry: of the metrics. stopping: set once no new requests are taken. running: requests that are not yet answered.
     """
 
-    def __init__(self, name: str, serving: ServingVersion, log: LogOptions | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        serving: ServingVersion,
+        log: LogOptions | None = None,
+        shadow: ServingVersion | None = None,
+    ) -> None:
         self.name, self.serving = name, serving
         self.registry = CollectorRegistry()
         self.log = AnswerLog(log.folder, log.sample, self.registry) if log else None
+        self.shadow = Shadow(shadow, self.log, self.registry) if shadow and self.log else None
         self.stopping = False
         self.running = 0
         gauges: list[tuple[str, str, Literal["livemin", "livemax", "livesum"], Callable[[], float]]] = [
@@ -122,8 +126,8 @@ class Service:
         if isinstance(answer, list):
             first = min(answer, key=lambda row: int(row.file))
             raise BadRequest(f"{place}[{first.file}]: the model cannot answer ({first.reason}: {first.detail}).")
-        if self.log:
-            self.log.offer(model, rows, answer, REQUEST_ID.get())
+        if self.log and self.log.offer(model, rows, answer, REQUEST_ID.get()) and self.shadow:
+            self.shadow.offer(model, rows, REQUEST_ID.get())
         return model.outputs(answer)
 
     async def results(self, model: LoadedModel, rows: Sequence[Row], method: str) -> list[Any]:
@@ -214,79 +218,3 @@ def refusal(error: Exception, ids: Mapping[str, str]) -> tuple[int, str]:
             return 503, "Too many requests wait. Try again later."
     events.emit("warning", message=bug_sentence(error), **ids)
     return 500, "The model could not answer. The server's log says why."
-
-
-_MOST_WAITING = 1024  # requests; chosen: seconds of work for a small model
-_SHORT_SECONDS = 0.005  # chosen: all other requests wait meanwhile
-
-
-class Overloaded(Exception):
-    """More requests wait than are taken."""
-
-
-@dataclass(frozen=True)
-class _Job:
-    model: LoadedModel
-    rows: Sequence[Row]
-    answer: asyncio.Future[Array | list[BadRow]]
-
-
-class Batcher:
-    """Asks models, one batch at a time. measure: called with the number of rows of each batch.
-
-    A thread asks, so that requests are read meanwhile. A record that is alone is answered without it if the last batch
-    was fast: waking the thread and waiting for it costs a tenth of the answer.
-    """
-
-    def __init__(self, measure: Callable[[int], object]) -> None:
-        self._measure = measure
-        self._waiting: deque[_Job] = deque()
-        self._thread = ThreadPoolExecutor(1, "model")
-        self._worker: asyncio.Task[None] | None = None
-
-    async def answer(self, model: LoadedModel, rows: Sequence[Row]) -> Array | list[BadRow]:
-        """Return the outputs (n, ...) for `rows`, or those without one. Raises `Overloaded`."""
-        if len(self._waiting) >= _MOST_WAITING:
-            raise Overloaded
-        job = _Job(model, rows, asyncio.get_running_loop().create_future())
-        self._waiting.append(job)
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
-        return await job.answer
-
-    async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
-        while jobs := self._next():
-            self._measure(sum(len(job.rows) for job in jobs))
-            try:
-                model, rows, start = jobs[0].model, [job.rows for job in jobs], time.monotonic()
-                if len(jobs) == len(rows[0]) == 1 and model.seconds < _SHORT_SECONDS:
-                    answers = model.answer(rows)
-                else:
-                    answers = await loop.run_in_executor(self._thread, model.answer, rows)
-                model.seconds = time.monotonic() - start
-            except Exception as error:  # noqa: BLE001 - each request reports it
-                for job in jobs:
-                    if not job.answer.done():
-                        job.answer.set_exception(error)
-                continue
-            for job, answer in zip(jobs, answers, strict=True):
-                if not job.answer.done():  # its client may have gone
-                    job.answer.set_result(answer)
-        self._worker = None
-
-    def _next(self) -> list[_Job]:
-        """Return the next requests for one model: one, or several that a batch has room for."""
-        jobs: list[_Job] = []
-        rows = 0
-        while self._waiting:
-            job = self._waiting[0]
-            rows += len(job.rows)
-            if job.answer.done():
-                rows -= len(job.rows)
-            elif jobs and (rows > jobs[0].model.most_rows or job.model is not jobs[0].model):
-                break
-            else:
-                jobs.append(job)
-            self._waiting.popleft()
-        return jobs

@@ -137,12 +137,12 @@ class LoadedModel:
 class ServingVersion:
     """The model that `version_folder` finds for `folder`, which is looked at again every `seconds`.
 
-    labels: the aliases of its version.
+    labels: the aliases of its version. is_shadow: it is asked beside the one that serves.
     """
 
-    def __init__(self, folder: str, seconds: float) -> None:
+    def __init__(self, folder: str, seconds: float, *, is_shadow: bool = False) -> None:
         """Load it. Raises `DataError` if there is none or it is damaged."""
-        self._folder, self._seconds = folder, seconds
+        self._folder, self._seconds, self._is_shadow = folder, seconds, is_shadow
         self._failed = ("", 0.0)
         self.model = LoadedModel(version_folder(folder))
         self.reloads, self.failure = 0, ""
@@ -177,11 +177,14 @@ class ServingVersion:
         self.model, self.labels = model, labels
         self.reloads += 1
         self.failure, self._failed = "", ("", 0.0)
-        events.emit("serving", version=self.model.number, folder=path, digest=self.model.digest)
+        events.emit(
+            "shadow" if self._is_shadow else "serving", version=self.model.number, folder=path, digest=self.model.digest
+        )
 
     def _fail(self, message: str) -> None:
         if message != self.failure:
-            events.emit("warning", message=f"Version {self.model.number} serves on: {message}")
+            state = "stays the shadow" if self._is_shadow else "serves on"
+            events.emit("warning", message=f"Version {self.model.number} {state}: {message}")
         self.failure = message
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract.answer_log import FORMAT, PROBABILITIES, AnswersDescription
+from trainyard.contract.artifacts.gate import Interval
+from trainyard.contract.pushed_versions import CANDIDATE
 from trainyard.errors import DataError, did_you_mean, listed
-from trainyard.measured import interval_text
+from trainyard.measured import interval_text, metric_text
 from trainyard.report import notify
 from trainyard.report.plots import page
 from trainyard.spec.gates import MAIN_METRIC, Gate, Task
@@ -26,29 +28,67 @@ from trainyard_control.api.evaluation import (
 )
 from trainyard_control.api.versions import Version, find_one
 from trainyard_control.cluster import environments
-from trainyard_control.search.comparison import Measured, Row, metric_rows
+from trainyard_control.search.comparison import MISSING, Measured, Row, metric_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
     from trainyard.steps.predict.pushed_model import PushedModel
 
 _SHOWN = 10  # names in a sentence; chosen
 
 
 @dataclass(frozen=True)
+class ShadowComparison:
+    """A shadow beside the version that served, on the labelled requests that both answered.
+
+    metrics: of `version` and of `shadow`. differences: the paired 95 % interval of shadow - version.
+    """
+
+    version: str
+    shadow: str
+    examples: int
+    metrics: dict[str, tuple[float, float]]
+    differences: dict[str, Interval]
+
+    @property
+    def sentence(self) -> str:
+        """The sentence that says what is compared."""
+        return f"The shadow {self.shadow} and version {self.version} answered the same {self.examples:,} examples"
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of `rows`."""
+        return [f"version {self.version}", f"shadow {self.shadow}", "difference, 95 %"]
+
+    @property
+    def rows(self) -> list[Row]:
+        """Each metric of both; certain: the interval of the difference excludes 0."""
+        rows = []
+        for name, values in self.metrics.items():
+            found = self.differences.get(name)
+            interval = interval_text(found.low, found.high) if found else MISSING
+            is_certain = found is not None and (found.low > 0 or found.high < 0)
+            rows.append(Row(name, [*map(metric_text, values), interval], [False, is_certain, False]))
+        return rows
+
+
+@dataclass(frozen=True)
 class ServedEvaluation:
     """The agreement of the answers in a log with labels that came later.
 
-    versions: the evaluation of each version that answered, by its number. unanswered: labels without an answer in the
-    log, which may be a sample of the requests.
+    versions: the evaluation of each version that answered, by its number, `candidate/N` for one that waited for
+    approval. shadows: of each shadow, beside the versions that served meanwhile. unanswered: labels without an answer
+    in the log, which may be a sample of the requests.
     """
 
     model: Version
     log: str
     unanswered: int
-    versions: dict[int, LabelledEvaluation]
+    versions: dict[str, LabelledEvaluation]
+    shadows: list[ShadowComparison]
 
     @property
     def columns(self) -> list[str]:
@@ -77,7 +117,7 @@ class ServedEvaluation:
         The whole 95 % interval must miss the bound. Gates of a class, a target, a gap or a difference, and metrics
         without an interval, are not judged.
         """
-        recipe, found = self.model.record.recipe, self.versions.get(self.model.number)
+        recipe, found = self.model.record.recipe, self.versions.get(_version_name(self.model.folder, self.model.number))
         gates = [Gate.model_validate(gate) for gate in (recipe.get("evaluate") or {}).get("gates") or []]
         return list(filter(None, (_below(gate, found, recipe["task"]) for gate in gates))) if found else []
 
@@ -89,6 +129,8 @@ class ServedEvaluation:
             notes += [f"Version {number}: {found.examples:,} examples.", *found.notes]
             notes += [f"Version {number}: {count:,} left out: {reason}." for reason, count in found.left_out.items()]
         notes += [f"Version {self.model.number}: {sentence}." for sentence in self.below_gates]
+        tables += [(["metric", *shadow.columns], shadow.rows) for shadow in self.shadows]
+        notes += [f"{shadow.sentence}." for shadow in self.shadows]
         cells = [(head, [[row.name, *row.cells] for row in rows]) for head, rows in tables if rows]
         return page(f"{self.model.recipe} in {self.log}", list(dict.fromkeys(notes)), {}, cells)
 
@@ -99,7 +141,8 @@ class ServedEvaluation:
             "answers": self.log,
             "unanswered": self.unanswered,
             "below_gates": self.below_gates,
-            "versions": {str(number): found.document() for number, found in self.versions.items()},
+            "versions": {name: found.document() for name, found in self.versions.items()},
+            "shadows": [asdict(shadow) for shadow in self.shadows],
         }
 
 
@@ -128,32 +171,84 @@ def evaluate_answers(
 
     block_pandas_import()
     rows = _label_rows(labels, on, recipe)
-    evaluations: dict[int, LabelledEvaluation] = {}
+    evaluations: dict[str, LabelledEvaluation] = {}
+    judgements: dict[str, _Judged] = {}
     answered: set[str] = set()
-    for about, table in _logs(answers, on, recipe):
+    for about, table in sorted(_logs(answers, on, recipe), key=lambda log: (log[0].version, log[0].folder)):
         read, left_out = _joined(about, table, on, recipe, rows)
         answered |= {*read.keys}
         if not len(read.keys):
             continue
-        if about.version in evaluations:
+        name = _version_name(about.folder, about.version)
+        if name in evaluations:
             raise DataError(
-                f"{answers}: two models answered as version {about.version}, one of them {about.folder}. Name the "
-                "folder or a glob of the files of one."
+                f"{answers}: two models answered as version {name}, one of them {about.folder}. Name the folder or a "
+                "glob of the files of one."
             )
         pushed = _model(about)
         judged, kept, why = with_labels(pushed, recipe, read, labels)
-        evaluations[about.version] = measured(version, recipe, pushed, read, judged, kept, answers, left_out | why)
+        evaluations[name] = measured(version, recipe, pushed, read, judged, kept, answers, left_out | why)
+        judgements[name] = _Judged(about, read.keys[kept], judged)
     if not evaluations:
         raise DataError(
             f"{labels}: none of its {len(rows.row_of):,} values of '{on}' is in {answers}, the first are "
             f"{listed(list(map(repr, [*rows.row_of][:3])), 3)}. Name the column of the log by --on."
         )
-    done = ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), dict(sorted(evaluations.items())))
+    shadows = list(_shadows(judgements, recipe))
+    done = ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), evaluations, shadows)
     if below := done.below_gates:
         known = {"model": version.folder, "version": version.number, "answers": answers, "below_gates": below}
         text = f"{version.name} in {answers}: {listed(below, _SHOWN, '; ')}."
         notify.send(environments.load(environment).notify, notify.Message("below_gate", text, known))
     return done
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The labelled answers of a version, and the keys (n,) of their examples."""
+
+    about: AnswersDescription
+    keys: NDArray[Any]
+    answers: SplitPredictions
+
+    def at(self, rows: NDArray[Any]) -> SplitPredictions:
+        """Return the answers in `rows`."""
+        from dataclasses import replace
+
+        found, weights = self.answers, self.answers.weights
+        weights = None if weights is None else weights[rows]
+        return replace(found, labels=found.labels[rows], outputs=found.outputs[rows], weights=weights)
+
+
+def _version_name(folder: str, number: int) -> str:
+    """Return the name of a version in a log: a version that waits may have the number of another that serves.
+
+    >>> _version_name("models/candidate/3", 3), _version_name("models/3", 3)
+    ('candidate/3', '3')
+    """
+    return f"{CANDIDATE}/{number}" if folder.split("/")[-2:-1] == [CANDIDATE] else str(number)
+
+
+def _shadows(judgements: dict[str, _Judged], recipe: Recipe) -> Iterator[ShadowComparison]:
+    """Yield the comparison of each shadow with each version that answered some of the same examples."""
+    import numpy as np
+
+    from trainyard.steps.evaluate.metrics.bootstrap import differences
+    from trainyard.steps.evaluate.metrics.registry import measure
+
+    for name, served in judgements.items():
+        for shadow_name, shadow in judgements.items():
+            alike = (served.about.labels, served.about.targets) == (shadow.about.labels, shadow.about.targets)
+            if served.about.shadow or not shadow.about.shadow or not alike:
+                continue
+            keys, places, shadow_places = np.intersect1d(served.keys.astype(str), shadow.keys.astype(str), True, True)
+            if not len(keys):
+                continue
+            parts = served.at(places), shadow.at(shadow_places)
+            values = [measure(recipe.task, part) for part in parts]
+            metrics = {each: (values[0][each], values[1][each]) for each in values[0] if each in values[1]}
+            paired = differences(recipe.task, metrics, parts[1], parts[0], recipe.evaluate.bootstrap, recipe.seed)
+            yield ShadowComparison(name, shadow_name, len(keys), metrics, paired)
 
 
 def _below(gate: Gate, found: LabelledEvaluation, task: Task) -> str:
@@ -220,7 +315,7 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
     from trainyard.quality.source import find_source
     from trainyard.storage.listing import seekable_file
 
-    tables: dict[str, tuple[AnswersDescription, list[pa.Table]]] = {}
+    tables: dict[tuple[str, str], tuple[AnswersDescription, list[pa.Table]]] = {}
     for file in find_source(path, FORMAT).tables:
         with seekable_file(file.path) as stream:
             opened = parquet.ParquetFile(stream)
@@ -234,7 +329,7 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
                 raise DataError(f"{path}: no column '{on}'.{did_you_mean(on, known)} It has: {listed(known, _SHOWN)}.")
             sliced = [name for name in recipe.evaluate.slices if name in names]
             used = list(dict.fromkeys([key, *_answer_columns(about), *sliced]))
-            tables.setdefault(about.digest, (about, []))[1].append(opened.read(used))
+            tables.setdefault((about.digest, about.folder), (about, []))[1].append(opened.read(used))
     for about, parts in tables.values():
         yield about, pa.concat_tables([part.replace_schema_metadata() for part in parts])
 

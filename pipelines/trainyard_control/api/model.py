@@ -234,7 +234,7 @@ def serve(
 ) -> None:
     """Serve `model`, named as for `load`, until SIGTERM or Ctrl-C; see `trainyard.serving.server.serve`.
 
-    options: without the folder; the name is that of `default_name` if it is ''.
+    options: without the folder, and with the shadow named as `model`; the name is that of `default_name` if it is ''.
 
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
@@ -252,7 +252,8 @@ def serve(
     else:
         from trainyard.serving.server import serve
 
-    serve(replace(options, folder=folder, name=name), started)
+    shadow = model_uri(options.shadow, environment) if options.shadow else ""
+    serve(replace(options, folder=folder, name=name, shadow=shadow), started)
 
 
 def default_name(folder: str) -> str:

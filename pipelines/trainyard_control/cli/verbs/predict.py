@@ -228,15 +228,19 @@ def _evaluate_answers(
 
         fields = key_value_table()
         fields.add_row("model", markup(f"{found.model.name}, {found.model.folder}"))
-        for number, evaluation in found.versions.items():
+        for name, evaluation in found.versions.items():
             left_out = f"; left out: {counts_text(evaluation.left_out)}" if evaluation.left_out else ""
-            fields.add_row(f"version {number}", markup(f"{evaluation.examples:,} answers with a label{left_out}"))
+            fields.add_row(f"version {name}", markup(f"{evaluation.examples:,} answers with a label{left_out}"))
         if found.unanswered:
             fields.add_row("not in the log", f"{found.unanswered:,} labels")
         console = table_console()
         console.print(fields)
         if print_rows(console, found.columns, {"metrics": found.rows, "slices": found.slice_rows}):
             console.print("* the 95 % intervals do not overlap", style="dim")
+        for shadow in found.shadows:
+            console.print(markup(f"{shadow.sentence}:"))
+            if print_rows(console, shadow.columns, {"metrics": shadow.rows}):
+                console.print("* the 95 % interval of the difference excludes 0", style="dim")
         notes = [f"version {found.model.number}: {sentence}" for sentence in found.below_gates]
         notes += [note for evaluation in found.versions.values() for note in evaluation.notes]
         for note in dict.fromkeys(notes):
@@ -296,6 +300,10 @@ def serve(
     ] = False,
     log: AnswerLog = None,
     sample: Sample = None,
+    shadow: Annotated[
+        str | None,
+        typer.Option("--shadow", metavar="MODEL", help="Version whose answers only go to --log: NAME@candidate."),
+    ] = None,
     workers: Annotated[
         int, typer.Option("--workers", min=1, help="Processes that answer, at most one per core (Linux).")
     ] = 1,
@@ -311,7 +319,8 @@ def serve(
 
     def started(addresses: Addresses) -> None:
         served = f"✓ version {addresses.version} of {addresses.folder} serves at {addresses.url}"
-        typer.echo(served + (f", gRPC at {addresses.rpc}" if addresses.rpc else ""), err=True)
+        served += f", gRPC at {addresses.rpc}" if addresses.rpc else ""
+        typer.echo(served + (f", with the shadow {addresses.shadow}" if addresses.shadow else ""), err=True)
 
     serve_model(
         model,
@@ -327,6 +336,7 @@ def serve(
             access_log=access_log,
             log=logged,
             workers=workers,
+            shadow=shadow or "",
         ),
         started=started,
     )
