@@ -81,7 +81,8 @@ def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_
 
 
 def test_a_bug_in_a_gang_of_jax_is_not_taken_for_a_lost_worker(tmp_path: Path, examples: str) -> None:
-    gang = gang_processes.start_broken(tmp_path, examples, **JAX)
+    # The second worker comes 45 s after the first to what they compute together: Gloo waits 30 s for a connection.
+    gang = gang_processes.start_broken(tmp_path, examples, seconds_apart=45, **JAX)
     gang.finish(code=50)
     assert gang.step() < 12 and len(gang.events("started_together")) == 1
     assert "no kernel for this" in gang.events("failed")[-1]["message"]

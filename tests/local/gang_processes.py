@@ -206,10 +206,18 @@ def resume(
     return Gang(folder, root, process=process)
 
 
-def start_broken(folder: Path, examples: str, **environment: str) -> Gang:
-    """Start a gang of two whose network fails in its second epoch."""
+def start_broken(folder: Path, examples: str, seconds_apart: int = 0, **environment: str) -> Gang:
+    """Start a gang of two whose network fails in its second epoch.
+
+    seconds_apart: how much longer the second worker builds it.
+    """
     own = write_recipe(folder, 2, epochs=4) / "own.py"
-    own.write_text(BROKEN + own.read_text().replace("(1 / 255)(image)", "(1 / 255)(Broken()(image))"))
+    text = own.read_text().replace("(1 / 255)(image)", "(1 / 255)(Broken()(image))")
+    if seconds_apart:
+        index = "json.loads(os.environ['TF_CONFIG'])['task']['index']"
+        pause = f"import json, os, time\n    time.sleep({seconds_apart} * {index})"
+        text = text.replace("(features, outputs):\n", f"(features, outputs):\n    {pause}\n")
+    own.write_text(BROKEN + text)
     return resume(folder, examples, **environment)
 
 

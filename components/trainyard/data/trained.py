@@ -23,6 +23,7 @@ import tensorflow as tf
 from trainyard.contract import version
 from trainyard.contract.version import EXTRA
 from trainyard.data.examples import Tensors as Tensors
+from trainyard.data.skeleton import skeleton
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.graph import producer
 from trainyard.spec.gates import Task
@@ -225,9 +226,9 @@ def _require_weights(path: Path, config: dict[str, Any]) -> None:
         require_bounded(path, io.BytesIO(weights), len(weights))
         if set(_foreign(config)):
             return  # `_load` names them, and nothing of theirs is built
-        with keras.StatelessScope(initialize_variables=False):
-            skeleton = keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)
-        needed = sum(_variable_bytes(variable) for variable in skeleton.variables)
+        uncompiled = {**config, "compile_config": None}
+        model = skeleton(lambda: keras.saving.deserialize_keras_object(uncompiled, safe_mode=True))
+        needed = sum(_variable_bytes(variable) for variable in model.variables)
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{path}: Keras refuses to load it safely ({reason(error)}).") from error
     except UNREADABLE as error:

@@ -12,6 +12,7 @@ import keras
 
 from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
+from trainyard.data.skeleton import skeleton
 from trainyard.errors import ConfigurationError
 from trainyard.spec.columns import input_name
 from trainyard.spec.model import ModelConfig
@@ -100,10 +101,8 @@ def _require_memory(model: ModelConfig, features: Sequence[Feature], outputs: in
 
 
 def _count(model: ModelConfig, features: Sequence[Feature], outputs: int) -> int:
-    """Count the weights of the network without allocating them; resets the numbering of layer names."""
-    with keras.StatelessScope(initialize_variables=False):
-        count = _network(model, features, outputs).count_params()
-    keras.utils.clear_session(free_memory=False)
+    """Count the weights of the network without allocating them."""
+    count: int = skeleton(lambda: _network(model, features, outputs)).count_params()
     return count
 
 

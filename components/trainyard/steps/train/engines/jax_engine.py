@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import tensorflow as tf
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib.version import __version__ as jaxlib_version
 
@@ -110,6 +111,9 @@ class JaxEngine:
                 f"{jax.process_index()} of {jax.process_count()}. TPU_WORKER_ID and TPU_WORKER_HOSTNAMES come from "
                 "GKE, in the order of the Job's indices: look at the pod."
             )
+        if rank.workers > 1 and platform == "cpu":
+            # Gloo's first connection fails if a worker comes 30 s after another, as one that reads its data may.
+            multihost_utils.sync_global_devices("join")
         self.replicas = jax.device_count()
 
     def leave(self) -> None:
