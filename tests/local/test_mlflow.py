@@ -20,6 +20,7 @@ import trainyard as ty
 from trainyard.contract.pushed_versions import set_alias
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
+from trainyard_control.targets import mlflow
 
 
 def invoke(*arguments: str) -> Result:
@@ -83,6 +84,7 @@ def test_a_version_becomes_a_run_and_a_registered_version_once(
     fetched = client.download_artifacts(run.info.run_id, "model", str(tmp_path / "downloaded"))
     assert storage.require(fetched, "push").digest == storage.require(str(models / "1"), "push").digest
     assert storage.local(fetched, "push") == Path(fetched)  # verifies each file
+    assert (Path(fetched) / "MLmodel").read_text() == mlflow.model_file()
 
     set_alias(str(models), "production", 1)
     assert invoke("digits@1").stderr.endswith("models:/digits/1\n"), "it is registered already"

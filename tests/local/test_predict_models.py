@@ -88,6 +88,7 @@ from trainyard.storage import storage
 from trainyard.storage.buckets import objects
 from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
+from trainyard_control.targets import mlflow
 
 SERVE_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
@@ -377,6 +378,53 @@ def by_the_verb(root: Path, source: str, out: Path) -> pa.Table:
     table = parquet.read_table(out)
     assert " ".join(done.stdout.split()).endswith(f"written {table.num_rows:,} answers in {out}")
     return table
+
+
+def test_mlflow_loads_and_serves_a_version_that_answers_as_predict(table: Path, digits: Path, tmp_path: Path) -> None:
+    import uvicorn
+    from mlflow import pyfunc
+    from mlflow.pyfunc import scoring_server
+
+    rows = list(raw_examples(table).values())[:300]
+    columns = {name: [row[name] for row in rows] for name in ("age", "net worth", "city")}
+    columns["city"] = [city.decode() for city in columns["city"]]
+    models: list[Any] = []
+    for root in (table, digits):
+        shutil.copytree(root / "models" / "1", tmp_path / root.name)
+        (tmp_path / root.name / "MLmodel").write_text(mlflow.model_file())
+        models.append(pyfunc.load_model(str(tmp_path / root.name)))
+    expected = ty.load(table / "models" / "1").predict(columns).table.drop_columns(["key"])
+    frame = pd.DataFrame(columns)
+    assert models[0].predict(frame).to_dict("list") == expected.to_pydict()
+    images = [values["image"] for values in list(raw_examples(digits).values())[:20]]
+    texts = [base64.b64encode(image).decode() for image in images]
+    answers = ty.load(digits / "models" / "1").predict(images)["prediction"]
+    for values in (images, texts):
+        assert models[1].predict(pd.DataFrame({"image": values}))["prediction"].tolist() == answers
+    for model, inputs, said in (
+        (models[0], frame.assign(age="old"), "none of 300 inputs could be read"),
+        (models[0], frame.assign(age=["old", *map(str, columns["age"][1:])]), "has no answer .mistyped_value"),
+        (models[1], pd.DataFrame({"picture": images}), "image: a column of encoded images is expected"),
+    ):
+        with pytest.raises(DataError, match=said):
+            model.predict(inputs)
+    port = free_port()
+    own = uvicorn.Server(uvicorn.Config(scoring_server.init(models[0]), port=port, log_level="error"))
+    thread = threading.Thread(target=own.run)
+    thread.start()
+    try:
+        while not own.started:
+            time.sleep(0.01)
+        url, content = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
+        split = json.loads(frame.to_json(orient="split", index=False))
+        status, served = ask(url, {"dataframe_split": split}, **content)
+        assert (
+            status == 200 and [row["prediction"] for row in served["predictions"]] == expected["prediction"].to_pylist()
+        )
+        assert ask(url, {"dataframe_records": [{"age": "old"}]}, **content)[0] == 400
+    finally:
+        own.should_exit = True
+        thread.join()
 
 
 def equal_but_for_keys(answers: Predictions, table: pa.Table, keys: list[str]) -> bool:

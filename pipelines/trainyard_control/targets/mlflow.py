@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +12,13 @@ from itertools import islice
 from typing import Any
 
 from trainyard.contract.pushed_versions import PushedVersion
+from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 
 _FOLDER = "model"
+_MODEL_FILE = f"{_FOLDER}/MLmodel"
 _DIGEST, _VERSION = "trainyard.digest", "trainyard.version"
 _ADDRESS = "MLFLOW_TRACKING_URI"
 # Source: MAX_PARAM_VAL_LENGTH and MAX_PARAMS_TAGS_PER_BATCH in mlflow/utils/validation.py.
@@ -69,10 +73,20 @@ def registration(version: PushedVersion, name: str, settings: Mapping[str, str])
             "params": {_key(key): text for key, text in settings.items() if text != "null" and len(text) <= _LONGEST},
             "metrics": {_key(key): value for key, value in record.metrics.items()},
         },
-        "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())},
+        "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())}
+        | ({_MODEL_FILE: len(model_file())} if SERVED in manifest.files else {}),  # not of a custom program
         "model_version": {"name": name, "tags": dict(tags)},  # YAML marks one object in two places
         "aliases": list(version.aliases),
     }
+
+
+def model_file() -> str:
+    """Return the file MLmodel by which MLflow loads a version.
+
+    Source: https://mlflow.org/docs/latest/ml/model/, "Storage Format".
+    """
+    flavor = {"loader_module": "trainyard.steps.predict.mlflow_flavor", "python_version": platform.python_version()}
+    return plain_yaml.dump({"flavors": {"python_function": flavor}})
 
 
 def register(version: PushedVersion, request: dict[str, Any]) -> str:
@@ -116,6 +130,8 @@ def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> s
         while batch := list(islice(params, _BATCH)):
             client.log_batch(run.run_id, params=batch)
         client.log_artifacts(run.run_id, str(local), _FOLDER)
+        if _MODEL_FILE in request["artifacts"]:
+            client.log_text(run.run_id, model_file(), _MODEL_FILE)
         try:
             client.create_registered_model(model["name"])
         except MlflowException as error:
