@@ -238,7 +238,8 @@ def serve(
 
     Raises `DataError` if there is no model, `ConfigurationError` if it cannot be served here.
     """
-    folder = model_uri(model, environments.load(environment))
+    loaded = environments.load(environment)
+    folder = model_uri(model, loaded)
     name = options.name or default_name(folder)
     if not _SERVED_NAME.fullmatch(name):
         raise ConfigurationError(
@@ -252,7 +253,7 @@ def serve(
     else:
         from trainyard.serving.server import serve
 
-    shadow = model_uri(options.shadow, environment) if options.shadow else ""
+    shadow = model_uri(options.shadow, loaded) if options.shadow else ""
     serve(replace(options, folder=folder, name=name, shadow=shadow), started)
 
 
