@@ -214,6 +214,7 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built_with_a_size_t
     ):
         build(ModelConfig.model_validate(model), features, 3, 1)
     monkeypatch.setattr(memory, "usable_bytes", lambda: 64 << 20)
+    keras.utils.clear_session(free_memory=False)
     small = build(
         ModelConfig.model_validate({**model, "width": 1.5, "hidden": [1000, 1000], "depth": 1.0}), features, 3, 1
     )
