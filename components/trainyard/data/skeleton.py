@@ -11,7 +11,7 @@ import keras
 def skeleton(build: Callable[[], keras.Model]) -> keras.Model:
     """Return the model that `build` makes, whose variables have shapes and dtypes but no values.
 
-    It is built in a thread of its own. Keras keeps a list of variables without values for each thread, gives all of
+    It is built in another thread: Keras keeps a list of variables without values for each thread, gives all of
     them their values with the thread's next model, and numbers the names of layers for each thread.
     """
 

@@ -74,7 +74,7 @@ class Batcher:
         self._worker = None
 
     def _next(self) -> list[_Job]:
-        """Return the next requests for one model: one, or several that a batch has room for."""
+        """Return the next request for a model, and those behind it that fit into its batch."""
         jobs: list[_Job] = []
         rows = 0
         while self._waiting:

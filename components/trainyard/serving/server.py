@@ -54,7 +54,6 @@ from trainyard.serving.transport import (
     read_body,
 )
 from trainyard.serving.versions import LoadedModel, Output, ServingVersion
-from trainyard.steps.predict.pushed_model import find_model
 from trainyard.storage import storage
 from trainyard.uris import with_port
 from trainyard.values.columns import block_pandas_import
@@ -284,8 +283,9 @@ def load_shadow(options: Options, serving: ServingVersion) -> ServingVersion | N
     """Load the shadow if there is one. Raises as `ServingVersion`, and `require_pair`."""
     if not options.shadow:
         return None
-    require_pair(serving.model.pushed, find_model(options.shadow))
-    return ServingVersion(options.shadow, options.reload_seconds, is_shadow=True)
+    shadow = ServingVersion(options.shadow, options.reload_seconds, is_shadow=True)
+    require_pair(serving.model.pushed, shadow.model.pushed)
+    return shadow
 
 
 async def _serve(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.contract.answer_log import FORMAT, PROBABILITIES, AnswersDescription
@@ -213,8 +213,6 @@ class _Judged:
 
     def at(self, rows: NDArray[Any]) -> SplitPredictions:
         """Return the answers in `rows`."""
-        from dataclasses import replace
-
         found, weights = self.answers, self.answers.weights
         weights = None if weights is None else weights[rows]
         return replace(found, labels=found.labels[rows], outputs=found.outputs[rows], weights=weights)

@@ -271,10 +271,11 @@ def response_p95(rate: float, servers: int, service: Service) -> float:
     """
     if rate * service.mean >= servers:
         return math.inf
+    median, sigma = service.p50, service.sigma
     now, free, answered = 0.0, [0.0] * servers, []  # free: a heap of the times at which the servers become free
     for gap, deviation in _draws():
         now += gap / rate
-        end = max(now, free[0]) + service.p50 * math.exp(service.sigma * deviation)
+        end = max(now, free[0]) + median * math.exp(sigma * deviation)
         heapq.heapreplace(free, end)
         answered.append(end - now)
     return sorted(answered)[int(0.95 * _REQUESTS)]
@@ -285,7 +286,7 @@ def replicas(rate: float, limit: float, servers: int, service: Service) -> int:
 
     limit must exceed the service time's own p95; otherwise no number is enough.
     """
-    low = math.floor(rate * service.mean / servers)  # too few: all servers are always busy
+    low = math.floor(rate * service.mean / servers)  # not enough: all servers would always be busy
     high = low + 1
     while response_p95(rate / high, servers, service) > limit:
         low, high = high, 2 * high
