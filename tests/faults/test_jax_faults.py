@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import gang_processes
 import numpy as np
 import pytest
-from gang_processes import Gang, start
+from gang_processes import Gang, Trained, relative_difference, start
 from ports import free_port
 
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
 JAX = {"TRAINYARD_ENGINE": "jax"}
-EPOCHS = 16  # 8 steps each
+RECIPE = {"epochs": 16, "normalization": True, "clip_norm": 0.05, "select": "roc_auc"}  # 8 steps an epoch
 ELASTIC = '{"counts": [1, 2], "replace_seconds": 10, "start_deadline_seconds": 300}'
+TOLERANCE = 1e-5  # of losses and weights after 16 epochs of SGD in float32
 INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 
 
@@ -28,10 +30,13 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     """The chief of a gang of pods that met by IPv6 where this machine has it."""
-    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), workers=2, epochs=EPOCHS)
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), workers=2, **RECIPE)
     ports = [free_port(), free_port()]
     gang, other = (
-        gang_processes.supervisor(folder, examples, worker, ports, host=gang_processes.IPV6, **JAX) for worker in (0, 1)
+        gang_processes.supervisor(
+            folder, examples, worker, ports, host=gang_processes.IPV6, http_proxy=gang_processes.NOBODY, **JAX
+        )
+        for worker in (0, 1)
     )
     gang.finish()
     other.finish()
@@ -39,10 +44,28 @@ def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     return gang
 
 
+def test_two_workers_end_with_the_losses_and_weights_of_one(
+    tmp_path: Path, examples: str, unkilled: Gang, train_with_jax: Callable[[Path, str], None]
+) -> None:
+    train_with_jax(gang_processes.write_recipe(tmp_path, 1, **RECIPE), examples)
+    one, two = Trained(tmp_path).training, unkilled.training
+    for training, workers in ((one, 1), (two, 2)):
+        machine = training.machine
+        assert (machine.engine, machine.hardware, machine.devices) == ("jax", "CPU", ["CPU:0"]) and machine.versions[
+            "jax"
+        ]
+        assert (training.gang.workers, training.gang.replicas) == (workers, workers)
+    losses = [[(e.train_loss, e.eval_loss, e.metric, e.selected) for e in run.history] for run in (two, one)]
+    np.testing.assert_allclose(*losses, rtol=TOLERANCE)
+    assert relative_difference(unkilled, Trained(tmp_path)) < TOLERANCE
+    averages = 2 * 8  # of the layer that normalizes
+    assert two.gang.gradient_bytes == 4 * (one.parameters - averages) and two.speed.all_reduce_ms > 0
+
+
 def test_a_stopped_and_a_killed_gang_of_jax_go_on_and_a_killed_process_costs_at_most_one_checkpoint_interval(
     tmp_path: Path, examples: str, unkilled: Gang
 ) -> None:
-    gang = start(tmp_path, examples, 2, epochs=EPOCHS, **JAX)
+    gang = start(tmp_path, examples, 2, **RECIPE, **JAX)
     gang.wait_for(lambda: gang.step() >= 8)
     gang.process.send_signal(signal.SIGTERM)
     gang.finish(code=143)

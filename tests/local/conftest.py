@@ -1,29 +1,13 @@
 """Buckets of both protocols, for tests that say `store`."""
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import object_stores
 import pytest
 
 import trainyard.data  # noqa: F401 - before a test's module imports TensorFlow, which takes half as long then
-
-UNDER_JAX = """
-import sys
-from trainyard.runtime import step
-from trainyard.spec import recipe
-from trainyard.steps.train.process import train_in_process
-for line in sys.stdin:
-    folder, examples = line.split()
-    loaded, checkpoints = recipe.load(f"{folder}/recipe.yaml"), f"{folder}/checkpoints"
-    step.execute(train_in_process, f"{folder}/output", recipe=loaded, examples=examples, checkpoints=checkpoints)
-    print("trained", flush=True)
-"""
-
 
 # As the shell script of KFP's components.
 RUN_COMPONENT = """
@@ -49,22 +33,6 @@ def without_shell(monkeypatch: pytest.MonkeyPatch) -> None:
         return run_process([sys.executable, "-c", RUN_COMPONENT, *program], env_vars)
 
     monkeypatch.setattr(subprocess_task_handler, "run_local_subprocess", run_component)
-
-
-@pytest.fixture(scope="session")
-def train_with_jax() -> Iterator[Callable[[Path, str], None]]:
-    """Train by the recipe in a folder, alone, in a process that has imported JAX for all tests: 4 CPU-seconds less."""
-    environment = {**os.environ, "TRAINYARD_ENGINE": "jax"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", UNDER_JAX], env=environment, **pipes) as process:
-
-        def train(folder: Path, examples: str) -> None:
-            process.stdin.write(f"{folder} {examples}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "trained\n"
-
-        yield train
-        process.stdin.close()
 
 
 @pytest.fixture(scope="session", params=["gs", "s3"])

@@ -90,6 +90,18 @@ for process in (os.getpid(), *children):
     pathlib.Path(group, "cgroup.procs").write_text(str(process))
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
+UNDER_JAX = """
+import sys
+from trainyard.runtime import step
+from trainyard.spec import recipe
+from trainyard.steps.train.process import train_in_process
+for line in sys.stdin:
+    folder, examples = line.split()
+    loaded, checkpoints = recipe.load(f"{folder}/recipe.yaml"), f"{folder}/checkpoints"
+    step.execute(train_in_process, f"{folder}/output", recipe=loaded, examples=examples, checkpoints=checkpoints)
+    print("trained", flush=True)
+"""
+"""Trains by the recipe in each folder that stdin names, with its examples."""
 NOBODY = "http://127.0.0.1:9"
 """A proxy for the outside, which no process of a gang may ask for another one."""
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import pytest
 import train_folders
-from gang_processes import Gang, Trained, relative_difference, resume, start
+from gang_processes import UNDER_JAX, Trained, relative_difference, resume, start
 
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError
@@ -23,6 +23,7 @@ from trainyard.errors import DataError
 pytestmark = pytest.mark.usefixtures("jax_template", "warm_processes")
 
 JAX = {"TRAINYARD_ENGINE": "jax"}
+CLIPPED = {"normalization": True, "clip_norm": 0.05}
 TOLERANCE = 1e-6  # |difference| / |weights| after 2 epochs of SGD in float32; measured: 8e-8 to 3e-7
 ENGINES_TOLERANCE = 1e-5  # the same between the engines, whose convolutions add in another order
 
@@ -69,12 +70,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
-    gang = start(
-        tmp_path_factory.mktemp("alone"), examples, 1, normalization=True, clip_norm=0.05, select="roc_auc", **JAX
-    )
-    gang.finish()
-    return gang
+def alone(
+    tmp_path_factory: pytest.TempPathFactory, examples: str, train_with_jax: Callable[[Path, str], None]
+) -> Trained:
+    folder = gang_processes.write_recipe(tmp_path_factory.mktemp("alone"), 1, **CLIPPED)
+    train_with_jax(folder, examples)
+    return Trained(folder)
 
 
 @pytest.mark.parametrize(
@@ -91,39 +92,11 @@ def test_integers_that_jax_cannot_hold_are_refused_by_the_name_of_their_feature(
         narrow(values, "user")
 
 
-def test_two_workers_end_with_the_losses_and_weights_of_one(
-    examples: str, alone: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
-    two = start(tmp_path, examples, 2, normalization=True, clip_norm=0.05, select="roc_auc", **JAX)
-    two.finish()
-    for gang, workers in ((alone, 1), (two, 2)):
-        assert (gang.training.gang.workers, gang.training.gang.replicas, gang.training.machine.devices) == (
-            workers,
-            workers,
-            ["CPU:0"],
-        )
-        assert (gang.training.machine.engine, gang.training.machine.hardware) == (
-            "jax",
-            "CPU",
-        ) and gang.training.machine.versions["jax"]
-    losses = [
-        [(e.train_loss, e.eval_loss, e.metric, e.selected) for e in gang.training.history] for gang in (two, alone)
-    ]
-    np.testing.assert_allclose(*losses, rtol=TOLERANCE)
-    assert relative_difference(two, alone) < TOLERANCE
-    assert two.training.gang.gradient_bytes == 4 * sum(
-        int(np.prod(shape)) for shape in ((3, 3, 1, 8), (8,), (8,), (8,), (512, 10), (10,))
-    )
-    assert two.training.speed.all_reduce_ms > 0 and not two.training.gang.restarts
-    assert not gang_processes.processes_of(tmp_path)
-
-
 def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(
-    examples: str, alone: Gang, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    examples: str, alone: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", gang_processes.NOBODY)
-    fed = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, input_workers=1, **JAX)
+    fed = start(tmp_path, examples, 1, input_workers=1, **CLIPPED, **JAX)
     fed.finish()
     assert (fed.training.machine.engine, fed.training.speed.input_workers) == ("jax", 1)
     np.testing.assert_array_equal(fed.weights(), alone.weights())
@@ -139,10 +112,12 @@ def test_a_batch_computed_in_parts_takes_the_steps_of_the_whole(
     assert relative_difference(*map(Trained, folders.values())) < TOLERANCE
 
 
-def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, alone: Gang, tmp_path: Path) -> None:
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    mirrored = start(tmp_path, examples, 1, normalization=True, clip_norm=0.05, **JAX, **devices)
-    mirrored.finish()
+def test_two_devices_of_one_process_end_with_the_weights_of_one(examples: str, alone: Trained, tmp_path: Path) -> None:
+    gang_processes.write_recipe(tmp_path, 1, **CLIPPED)
+    devices = "import os\nos.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"  # read with the first
+    command = [sys.executable, "-c", devices + UNDER_JAX]
+    subprocess.run(command, env=os.environ | JAX, input=f"{tmp_path} {examples}\n", text=True, check=True)
+    mirrored = Trained(tmp_path)
     assert mirrored.training.machine.devices == ["CPU:0", "CPU:1"]
     assert (mirrored.training.gang.replicas, mirrored.training.gang.workers) == (2, 1)
     assert relative_difference(mirrored, alone) < TOLERANCE
@@ -197,7 +172,7 @@ def assert_engines_agree(folder: Path, examples: str, train_with_jax: Callable[[
     assert relative_difference(ended, begun) < ENGINES_TOLERANCE
 
 
-def test_the_saved_model_answers_under_tensorflow_as_it_did_under_jax(examples: str, alone: Gang) -> None:
+def test_the_saved_model_answers_under_tensorflow_as_it_did_under_jax(examples: str, alone: Trained) -> None:
     model = keras.saving.load_model(alone.folder / "output" / "model.keras")
     batches = [(model(features), labels) for features, labels, _ in open_examples(examples).batches("eval", 64)]
     losses = [keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True) for logits, labels in batches]
