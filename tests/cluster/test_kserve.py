@@ -111,4 +111,15 @@ def test_a_version_becomes_an_inference_service_and_a_canary_of_it(namespace: Na
     assert "--force-conflicts" in publish(2, "--canary-percent", "20")
     mode = '{"status": {"deploymentMode": "Standard"}}'
     namespace.kubectl("patch", "inferenceservice", "churn", "--type=merge", "--subresource=status", "-p", mode)
-    assert "KServe ignores canaryTrafficPercent" in publish(2, "--canary-percent", "20")
+    reset = '{"spec": {"predictor": {"serviceAccountName": null, "canaryTrafficPercent": null}}}'
+    namespace.kubectl("patch", "inferenceservice", "churn", "--type=merge", "-p", reset)
+    assert "version 2 serves already" in publish(2, "--canary-percent", "20")
+    assert "as the canary v1 with trafficPercent 20, after version 2" in publish(1, "--canary-percent", "20")
+    service = namespace.cluster.get(namespace.cluster.path(kserve.KIND, "churn", kserve.GROUP))
+    assert service is not None and service["spec"]["canary"][0]["predictor"]["name"] == "v1"
+    assert service["spec"]["canary"][0]["trafficPercent"] == 20
+    assert predictor()["containers"][0]["env"] == [{"name": "STORAGE_URI", "value": "pvc://models/churn/models/2"}]
+    assert publish(1).startswith("0 ") and predictor()["name"] == "v1"
+    service = namespace.cluster.get(namespace.cluster.path(kserve.KIND, "churn", kserve.GROUP))
+    assert service is not None and "canary" not in service["spec"]
+    assert service["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"

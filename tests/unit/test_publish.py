@@ -282,7 +282,11 @@ def test_a_service_is_applied_strictly_and_says_what_it_served_before(
     for answers, options, sentence in (
         (Api(), ("--canary-percent", "10"), "20 .*does not exist, so no version serves the other requests"),
         (Api({"metadata": {}}), (), "20 .*Trainyard did not create it. Give another --model-name"),
-        (Api({"metadata": ours, "status": {"deploymentMode": "Standard"}}), ("--canary-percent", "10"), "20 .*ignores"),
+        (
+            Api({"metadata": ours, "status": {"deploymentMode": "RawDeployment"}}),
+            ("--canary-percent", "10"),
+            "20 .*before 0.20 has no canary",
+        ),
         (Api(status=404), (), "40 .*Install KServe in the cluster, or correct .*said 404"),
         (Api(status=409), (), "40 .*--force-conflicts .*said 409"),
         (Api(status=403), (), "40 .*said 403"),
@@ -291,6 +295,60 @@ def test_a_service_is_applied_strictly_and_says_what_it_served_before(
             publish(answers, *options)
         assert re.match(sentence, f"{int(error.value.exit_code)} {error.value}", re.DOTALL), error.value
         assert not answers.applied
+
+
+def test_in_standard_mode_a_canary_is_an_entry_beside_the_predictor_until_it_is_promoted(
+    cluster: str, kserves_schema: Draft202012Validator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server merges what is applied; `live` follows it with a field of another program."""
+
+    def publish(live: dict[str, Any], version: int, *options: str) -> tuple[dict[str, Any], str]:
+        api = Api(live)
+        monkeypatch.setattr(kserve, "connect", lambda environment: Cluster(api, environment.namespace))
+        said = invoke("kserve", f"digits@{version}", "-e", cluster, *options).stderr
+        ((_, applied, _),) = api.applied
+        kserves_schema.validate(applied["spec"])
+        owned = {f"f:{field}": {} for field in applied["spec"]["predictor"]}
+        entry = {"manager": "trainyard", "operation": "Apply", "fieldsV1": {"f:spec": {"f:predictor": owned}}}
+        other = {"manager": "kubectl-edit", "operation": "Update"}
+        metadata = {**applied["metadata"], "managedFields": [other, entry]}
+        spec = {**applied["spec"], "predictor": {**applied["spec"]["predictor"], "minReplicas": 2}}
+        return {"metadata": metadata, "spec": spec, "status": {"deploymentMode": "Standard"}}, said
+
+    def names(live: dict[str, Any]) -> tuple[str, str, list[tuple[str, str, int]]]:
+        def folder(predictor: dict[str, Any]) -> str:
+            return predictor["containers"][0]["env"][0]["value"].rpartition("/")[2]
+
+        spec = live["spec"]
+        canaries = [
+            (each["predictor"]["name"], folder(each["predictor"]), each["trafficPercent"])
+            for each in spec.get("canary", [])
+        ]
+        assert "canaryTrafficPercent" not in str(spec)
+        return spec["predictor"].get("name", ""), folder(spec["predictor"]), canaries
+
+    first = publish({"metadata": {"labels": {"app.kubernetes.io/managed-by": "trainyard"}}}, 1)[0]
+    assert names(first) == ("", "1", []) and "serving.kserve.io/deploymentMode" not in first["metadata"]["annotations"]
+    beside, said = publish(first, 2, "--canary-percent", "10")
+    assert said.endswith("InferenceService models/digits as the canary v2 with trafficPercent 10, after version 1\n")
+    assert names(beside) == ("", "1", [("v2", "2", 10)])
+    assert beside["spec"]["predictor"] == first["spec"]["predictor"]
+    assert beside["metadata"]["annotations"] == {
+        **first["metadata"]["annotations"],
+        "serving.kserve.io/deploymentMode": "Standard",
+    }
+    assert names(publish(beside, 2, "--canary-percent", "60")[0]) == ("", "1", [("v2", "2", 60)])
+    assert names(publish(beside, 1)[0]) == ("", "1", [])
+    promoted, said = publish(beside, 2)
+    assert names(promoted) == ("v2", "2", []) and said.endswith("models/digits, after version 1\n")
+    assert promoted["metadata"]["annotations"]["serving.kserve.io/deploymentMode"] == "Standard"
+    again = publish(promoted, 1)[0]
+    assert names(again) == ("v2", "1", [])
+    assert names(publish(again, 2, "--canary-percent", "0")[0]) == ("v2", "1", [("v2-2", "2", 0)])
+    with pytest.raises(ConfigurationError, match="version 2 serves already, so it is no canary"):
+        publish(promoted, 2, "--canary-percent", "10")
+    with pytest.raises(ConfigurationError, match=r"the canary's host .*-v2-predictor-models has 64 characters"):
+        publish(beside, 2, "--canary-percent", "10", "--model-name", "a" * 44)
 
 
 def test_what_no_cluster_can_serve_is_refused_before_it_is_asked(

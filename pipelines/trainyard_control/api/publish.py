@@ -85,9 +85,11 @@ def kserve(
     remark = _remark(version, loaded, target.READERS, target.UNREADABLE, dry_run)
     if dry_run:
         return Published(version, service, remark=remark)
-    before = target.apply(service, target.connect(loaded))
+    applied = target.apply(service, target.connect(loaded))
     share = "" if canary_percent is None else f" with {canary_percent} % of the requests"
-    replaced = f", after version {before}" if before not in ("", str(version.number)) else ""
+    if applied.canary:
+        share = f" as the canary {applied.canary} with trafficPercent {canary_percent}"
+    replaced = f", after version {applied.before}" if applied.before not in ("", str(version.number)) else ""
     metadata = service["metadata"]
     return Published(version, service, f"InferenceService {metadata['namespace']}/{metadata['name']}{share}{replaced}")
 

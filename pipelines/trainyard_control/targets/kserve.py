@@ -3,13 +3,14 @@
 KServe's own TensorFlow runtime is not offered: it looks for numbered folders in `storageUri`, so it would serve the
 highest version instead of the one that is named.
 
-Source: https://github.com/kserve/kserve/blob/v0.20.0/pkg/apis/serving/v1beta1/predictor_custom.go (STORAGE_URI) and
-component.go beside it (canaryTrafficPercent).
+Source: https://github.com/kserve/kserve/blob/v0.20.0/pkg/apis/serving/v1beta1/predictor_custom.go (STORAGE_URI),
+component.go beside it (canaryTrafficPercent), and inference_service.go and inference_service_validation.go (canary).
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.pushed_versions import PushedVersion
@@ -26,6 +27,9 @@ KIND = "inferenceservices"
 _MANAGER = "trainyard"
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _VERSION = "trainyard/version"
+_RUN = "trainyard/run"
+_MODE = "serving.kserve.io/deploymentMode"
+_PERCENT = "canaryTrafficPercent"
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?")  # NAME-predictor is a Service, of at most 63 characters
 _LONGEST_LABEL = 63  # specified: of a host's name, in RFC 1035
 READERS = ("gs://", "s3://", "pvc://")
@@ -90,8 +94,8 @@ def inference_service(
         volumes = [{"name": "ca-bundle", **bundle_source(bundle)}]
     account = environment.service_accounts.server or environment.service_accounts.run
     pull_secrets = [{"name": secret} for secret in environment.image_pull_secrets]
-    canary = {} if canary_percent is None else {"canaryTrafficPercent": canary_percent}
-    notes = {_VERSION: str(version.number), "trainyard/run": version.record.run.rpartition("/")[2]}
+    canary = {} if canary_percent is None else {_PERCENT: canary_percent}
+    notes = {_VERSION: str(version.number), _RUN: version.record.run.rpartition("/")[2]}
     return {
         "apiVersion": GROUP.removeprefix("apis/"),
         "kind": "InferenceService",
@@ -121,8 +125,19 @@ def _store_variables(environment: Environment) -> list[Manifest]:
     return variables(values, secrets)
 
 
-def apply(service: Manifest, cluster: Cluster) -> str:
-    """Create or update `service`, and return the number of the version that it served before, '' if it is new.
+@dataclass(frozen=True)
+class Applied:
+    """What `apply` changed. before: number of the version that served, '' if the object is new.
+
+    canary: name of the version's entry in spec.canary, '' if it has none.
+    """
+
+    before: str
+    canary: str
+
+
+def apply(service: Manifest, cluster: Cluster) -> Applied:
+    """Create or update `service`, whose canary takes the form of the object's deployment mode.
 
     Raises `ConfigurationError` for a share of the requests that KServe would not keep, `InfrastructureError` if the
     cluster refuses the object, and as `Cluster`.
@@ -134,21 +149,80 @@ def apply(service: Manifest, cluster: Cluster) -> str:
     metadata = before.get("metadata", {})
     if before and metadata.get("labels", {}).get(_MANAGED_BY) != _MANAGER:
         raise ConfigurationError(f"{title}: exists, and Trainyard did not create it. Give another --model-name.")
-    if "canaryTrafficPercent" in predictor and not before:
+    if _PERCENT in predictor and not before:
         raise ConfigurationError(
             f"{title}: does not exist, so no version serves the other requests. Publish without --canary-percent first."
         )
-    mode = before.get("status", {}).get("deploymentMode", "")
-    if "canaryTrafficPercent" in predictor and mode in ("Standard", "RawDeployment"):
+    mode = before.get("status", {}).get("deploymentMode") or metadata.get("annotations", {}).get(_MODE, "")
+    if _PERCENT in predictor and mode == "RawDeployment":
         raise ConfigurationError(
-            f"{title}: its deployment mode is {mode}, in which KServe ignores canaryTrafficPercent. "
-            "Use the mode Knative, or publish without --canary-percent."
+            f"{title}: its deployment mode is {mode}, in which KServe before 0.20 has no canary. "
+            "Update KServe, use the mode Knative, or publish without --canary-percent."
         )
+    if mode == "Standard":
+        service = in_standard_mode(service, before)
     try:
         cluster.apply(path, service, _MANAGER)
     except InfrastructureError as error:
         raise InfrastructureError(f"{title}: not published. {_remedy(error)}", *error.args) from error
-    return str(metadata.get("annotations", {}).get(_VERSION, ""))
+    canaries = service["spec"].get("canary", [])
+    return Applied(
+        str(metadata.get("annotations", {}).get(_VERSION, "")), canaries[0]["predictor"]["name"] if canaries else ""
+    )
+
+
+def in_standard_mode(service: Manifest, live: Manifest) -> Manifest:
+    """Return `service` for the object `live` of KServe's deployment mode Standard.
+
+    A canary becomes the entry of spec.canary, and the predictor stays as it was applied. Otherwise the entry goes; if
+    it has the same files, its name becomes the predictor's, so that its Deployment goes on serving. Raises
+    `ConfigurationError` if the version serves already, or its host's name is too long.
+    """
+    metadata, predictor = service["metadata"], service["spec"]["predictor"]
+    known, stable = live.get("metadata", {}).get("annotations", {}), live.get("spec", {}).get("predictor", {})
+    title = f"InferenceService {metadata['namespace']}/{metadata['name']}"
+    if _PERCENT not in predictor:
+        canaries = [entry["predictor"] for entry in live.get("spec", {}).get("canary", [])]
+        promoted = [canary["name"] for canary in canaries if _served_uri(canary) == _served_uri(predictor)]
+        if name := [*promoted, stable.get("name", "")][0]:
+            predictor = {**predictor, "name": name}
+        notes = {**metadata["annotations"], **({_MODE: known[_MODE]} if _MODE in known else {})}
+        return {**service, "metadata": {**metadata, "annotations": notes}, "spec": {"predictor": predictor}}
+    number = metadata["annotations"][_VERSION]
+    if _served_uri(stable) == _served_uri(predictor):
+        raise ConfigurationError(
+            f"{title}: version {number} serves already, so it is no canary. Name another version, or publish without "
+            "--canary-percent."
+        )
+    name = f"v{number}" if stable.get("name") != f"v{number}" else f"v{number}-2"  # a promoted canary keeps its name
+    host = f"{metadata['name']}-{name}-predictor-{metadata['namespace']}"
+    if len(host) > _LONGEST_LABEL:
+        raise ConfigurationError(
+            f"{title}: the canary's host {host} has {len(host)} characters. At most {_LONGEST_LABEL} are possible. "
+            "Publish without --canary-percent, or under a shorter --model-name."
+        )
+    entry = {"predictor": {"name": name, **predictor}, "trafficPercent": predictor[_PERCENT]}
+    del entry["predictor"][_PERCENT]
+    notes = {_MODE: "Standard", **{key: known[key] for key in (_MODE, _VERSION, _RUN) if key in known}}
+    spec = {"predictor": {key: stable[key] for key in _applied(live) if key in stable}, "canary": [entry]}
+    return {**service, "metadata": {**metadata, "annotations": notes}, "spec": spec}
+
+
+def _served_uri(predictor: Manifest) -> str:
+    variables = (variable for container in predictor.get("containers", []) for variable in container.get("env", []))
+    return next((variable.get("value", "") for variable in variables if variable["name"] == "STORAGE_URI"), "")
+
+
+def _applied(live: Manifest) -> list[str]:
+    """Return the fields of the predictor that Trainyard applied; the others belong to other programs.
+
+    Source: https://kubernetes.io/docs/reference/using-api/server-side-apply/#managers.
+    """
+    fields: list[str] = []
+    for manager in live.get("metadata", {}).get("managedFields", []):
+        if (manager["manager"], manager["operation"]) == (_MANAGER, "Apply"):
+            fields += manager.get("fieldsV1", {}).get("f:spec", {}).get("f:predictor", {})
+    return [field.removeprefix("f:") for field in fields if field.startswith("f:")]
 
 
 def storage_uri(folder: str, environment: Environment) -> str:

@@ -85,6 +85,8 @@ def kserve(
         model, environment=environment, name=name, canary_percent=canary_percent, log=logged, dry_run=dry_run
     )
     _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+    if dry_run and canary_percent is not None:
+        say("· In KServe's deployment mode Standard, this predictor would be the entry of spec.canary", err=True)
 
 
 @app.command("kubeflow")
