@@ -24,6 +24,7 @@ from trainyard.contract.pushed_versions import (
     PushedVersion,
     candidate,
     read_versions,
+    rejections,
     serving_version,
     set_alias,
     version_numbers,
@@ -35,7 +36,7 @@ from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.worst import JudgedExamples, disagreement
 from trainyard.steps.predict.pushed_model import version_folder
 from trainyard.steps.push import run
-from trainyard.steps.push.versions import Approved, approve, rollback
+from trainyard.steps.push.versions import Approved, approve, reject, rollback
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
 
@@ -193,7 +194,7 @@ def test_commands_show_and_approve_what_waits_and_do_nothing_else_with_it(models
     for name in ("digits@candidate", waiting.path, f"{models}/candidate"):
         assert "1 of digits, waits for approval" in invoke("models", "show", name)
     for arguments, sentence in (
-        (("alias", "production", "digits@candidate"), "version 1 waits for approval. Approve it first"),
+        (("alias", "production", "digits@candidate"), "version 1 waits for approval. Only an approved version has"),
         (("rollback", "digits@candidate"), "'candidate': version 1 waits for approval"),
         (("approve", "digits"), "Write digits@candidate"),
         (("approve", "digits@candidate", "--as", "Ada\nEve"), "--as: is no line of at most 100 characters"),
@@ -209,6 +210,72 @@ def test_commands_show_and_approve_what_waits_and_do_nothing_else_with_it(models
     assert ty.versions("digits").serving is not None
     with pytest.raises(ConfigurationError, match="'candidate': no version waits for approval"):
         invoke("models", "show", "digits@candidate")
+
+
+def test_a_rejected_model_waits_no_longer_stays_and_says_who_when_and_why(models: str, push: Push) -> None:
+    push("a", waits=False)
+    waiting = push("b", run_folder="runs/second")
+
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["models", *arguments], catch_exceptions=False)
+        return result.stdout + result.stderr
+
+    with pytest.raises(ConfigurationError, match="Write digits@1@candidate"):
+        invoke("reject", "digits@1")
+    with pytest.raises(ConfigurationError, match="--as: is no line of at most 100 characters"):
+        invoke("reject", "digits@candidate", "--as", "Ada\nEve")
+    planned = invoke("reject", "digits@candidate", "--dry-run")
+    assert planned == f"· version 2 would be rejected: {waiting.path}\n" and candidate(models, champion(models))
+    said = invoke("reject", "digits@candidate", "--as", "Ada", "--reason", "fails on sevens")
+    assert said == f"✓ version 2 is rejected: {waiting.path}\n"
+    assert candidate(models, champion(models)) is None and version_numbers(models) == [1]
+    assert content(waiting.path) == "b" and content(serving_version(models)) == "a"
+    for name in ("digits@2", waiting.path):
+        shown = invoke("show", name)
+        assert "2 of digits, rejected" in shown and "by Ada: fails on sevens" in shown
+    assert [line.split()[-4] for line in invoke("list", "digits").splitlines()][:2] == ["SERVES", "rejected"]
+    assert json.loads(invoke("show", "digits@2", "-o", "json"))["rejection"]["name"] == "Ada"
+    for refused in (lambda: approve(models, "Eve"), lambda: reject(models, "Eve")):
+        with pytest.raises(ConfigurationError, match=r"no version waits for approval\. Ada rejected version 2 at 20"):
+            refused()
+    with pytest.raises(ConfigurationError, match=r"'candidate': no version waits for approval"):
+        invoke("show", "digits@candidate")
+    with pytest.raises(ConfigurationError, match=r"version 2 was rejected by Ada at 20.*: fails on sevens"):
+        invoke("alias", "production", "digits@2")
+    with pytest.raises(ConfigurationError, match="Only an approved version is published"):
+        CliRunner().invoke(app, ["publish", "mlflow", "digits@2", "--dry-run"], catch_exceptions=False)
+    again = push("b")
+    assert (again.waits, again.version, rejections(models)) == (True, 2, {}), "pushed again, it waits again"
+    reject(models, "Ada")
+    assert push("c").version == 3 and storage.children(f"{models}/candidate") == [
+        "2",
+        "3",
+        "champion.json",
+        "rejected.json",
+    ]
+    assert "3 of digits, waits" in invoke("show", f"{models}/candidate/3")
+    assert "2 of digits, rejected" in invoke("show", f"{models}/candidate/2")
+    assert approve(models, "Bob").version == 3 and storage.children(f"{models}/candidate") == ["2", "rejected.json"]
+    storage.write_text(f"{models}/candidate/rejected.json", "[]")
+    with pytest.raises(DataError, match=r"rejected\.json: not a list of rejections"):
+        invoke("list", "digits")
+
+
+def test_prune_deletes_a_rejected_version_with_its_run(models: str, push: Push) -> None:
+    from trainyard_control.local import retention
+
+    push("a", waits=False)
+    root = str(Path("runs").absolute())
+    for name in ("20260101-000000-aaaa", "20260102-000000-aaaa"):
+        pushed = push(name, run_folder=f"/moved/digits/runs/{name}")
+        reject(models, "Ada")
+        written = {"pushed": pushed.model_dump(include={"path", "version"}), "ended": f"2026-01-{name[6:8]}"}
+        storage.write_text(f"runs/digits/runs/{name}/run.json", json.dumps(written))
+    assert not [each for each in retention.plan(root, keep=2).removals if each.kind != "output"]
+    removals = [each for each in retention.plan(root, keep=1).removals if each.kind == "version"]
+    assert [(each.name, each.bytes > 0) for each in removals] == [("models/candidate/2", True)]
+    assert retention.remove(root, removals[0]) == ""
+    assert rejections(models).keys() == {3} and version_numbers(f"{models}/candidate") == [3]
 
 
 def test_the_report_says_what_waits_and_where_the_champion_answers_differently(models: str, push: Push) -> None:

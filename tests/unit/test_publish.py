@@ -308,7 +308,7 @@ def test_in_standard_mode_a_canary_is_an_entry_beside_the_predictor_until_it_is_
         said = invoke("kserve", f"digits@{version}", "-e", cluster, *options).stderr
         ((_, applied, _),) = api.applied
         kserves_schema.validate(applied["spec"])
-        owned = {f"f:{field}": {} for field in applied["spec"]["predictor"]}
+        owned: dict[str, Any] = {f"f:{field}": {} for field in applied["spec"]["predictor"]}
         entry = {"manager": "trainyard", "operation": "Apply", "fieldsV1": {"f:spec": {"f:predictor": owned}}}
         other = {"manager": "kubectl-edit", "operation": "Update"}
         metadata = {**applied["metadata"], "managedFields": [other, entry]}

@@ -4,7 +4,8 @@ The version that serves is the one in champion.json. A push and a rollback publi
 that it also has the highest number, which TensorFlow Serving loads. An alias never changes what serves.
 
 A version that waits for approval is in the folder `CANDIDATE`, which has another champion.json: servers look for
-numbers, and do not see it. No two versions of both folders have one number.
+numbers, and do not see it. No two versions of both folders have one number. A rejected version stays there until it is
+pruned, and nothing names it but its number.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import Field, StringConstraints, ValidationError
 
 from trainyard.contract import version as contents
+from trainyard.contract.artifacts.gate import Approval
 from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.version import Champion, champion
@@ -37,6 +39,14 @@ class Aliases(FrozenModel):
     file: ClassVar[str] = "aliases.json"
 
     aliases: dict[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9._-]{0,62}$")], Annotated[int, Field(ge=0)]]
+
+
+class Rejections(FrozenModel):
+    """Who rejected which versions, in the folder of those that wait for approval."""
+
+    file: ClassVar[str] = "rejected.json"
+
+    rejected: dict[Annotated[int, Field(ge=0)], Approval]
 
 
 def version_numbers(destination: str) -> list[int]:
@@ -84,6 +94,23 @@ def candidate(destination: str, best: Champion | None) -> Champion | None:
     """
     waiting = champion(candidates(destination))
     return None if waiting and best and best.digest == waiting.digest else waiting
+
+
+def rejections(destination: str) -> dict[int, Approval]:
+    """Return who rejected which versions of `destination`. Raises `DataError` if their file is damaged."""
+    file = storage.join(candidates(destination), Rejections.file)
+    text = storage.read_text(file)
+    try:
+        return Rejections.model_validate_json(text).rejected if text is not None else {}
+    except ValidationError as error:
+        raise DataError(f"{file}: not a list of rejections. Correct or remove it.") from error
+
+
+def set_rejection(destination: str, version: int, rejection: Approval | None) -> None:
+    """Keep who rejected `version`, or forget it if None; the caller holds the lease of `destination`."""
+    known = {number: kept for number, kept in rejections(destination).items() if number != version}
+    document = Rejections(rejected=known | ({} if rejection is None else {version: rejection}))
+    storage.write_text(storage.join(candidates(destination), Rejections.file), document.model_dump_json(indent=1))
 
 
 def is_pushed_to(destination: str) -> bool:
@@ -152,7 +179,7 @@ def find_version(destination: str, name: str) -> int:
 class PushedVersion:
     """A pushed version. record: its origin. serves: it is the one in champion.json.
 
-    fault: why the record cannot be read, '' if it can.
+    fault: why the record cannot be read, '' if it can. rejection: who rejected it instead of an approval.
     """
 
     number: int
@@ -161,6 +188,7 @@ class PushedVersion:
     aliases: tuple[str, ...]
     record: VersionRecord
     fault: str = ""
+    rejection: Approval | None = None
 
     @property
     def recipe(self) -> str:
@@ -170,7 +198,15 @@ class PushedVersion:
     @property
     def waits(self) -> bool:
         """True if it serves when a person has approved it."""
-        return self.folder.split("/")[-2:-1] == [CANDIDATE]
+        return self.folder.split("/")[-2:-1] == [CANDIDATE] and self.rejection is None
+
+    @property
+    def unapproved(self) -> str:
+        """The end of a sentence about a version that waits for approval or was rejected; '' for others."""
+        if self.rejection is None:
+            return "waits for approval" if self.waits else ""
+        reason = f": {self.rejection.reason}" if self.rejection.reason else ""
+        return f"was rejected by {self.rejection.name} at {self.rejection.time}{reason}"
 
     @property
     def name(self) -> str:
@@ -205,8 +241,8 @@ V = TypeVar("V", bound=PushedVersion)
 def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None) -> tuple[list[V], str]:
     """Return the versions in `folder`, newest first, and the problem with the serving version, '' without one.
 
-    newest: only as many of the newest are read, and those that serve, wait for approval or have an alias. Raises
-    `DataError` if the file of aliases is damaged.
+    newest: only as many of the newest are read, and those that serve, wait for approval, were rejected or have an
+    alias. Raises `DataError` if the file of aliases or of rejections is damaged.
     """
     numbers, named = version_numbers(folder), aliases(folder)
     caution, serving, waiting = "", -1, None
@@ -228,17 +264,28 @@ def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None
     recent = numbers if newest is None else numbers[-newest:]
     listed = [number for number in numbers if number in {*recent, serving, *named.values()}]
     found = [_version(folder, number, number == serving, named, kind) for number in reversed(listed)]
+    rejected = rejections(folder)
+    for number in (rejected.keys() & version_numbers(candidates(folder))) - {waiting.version if waiting else None}:
+        found.append(_version(candidates(folder), number, False, {}, kind, rejected[number]))
+    found.sort(key=lambda version: -version.number)
     if waiting:
         beside = {CANDIDATE: waiting.version}
         found.insert(0, _version(candidates(folder), waiting.version, False, beside, kind))
     return found, caution
 
 
-def _version(folder: str, number: int, serves: bool, named: dict[str, int], kind: Callable[..., V]) -> V:
+def _version(
+    folder: str,
+    number: int,
+    serves: bool,
+    named: dict[str, int],
+    kind: Callable[..., V],
+    rejection: Approval | None = None,
+) -> V:
     place, fault, record = storage.join(folder, str(number)), "", VersionRecord()
     try:
         record = contents.record(place)
     except DataError as error:
         fault = str(error)
     known = tuple(sorted(name for name, version in named.items() if version == number))
-    return kind(number, place, serves, known, record, fault)
+    return kind(number, place, serves, known, record, fault, rejection)

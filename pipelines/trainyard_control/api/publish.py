@@ -185,8 +185,10 @@ def _name(version: Version, name: str | None) -> str:
 def _version(model: str, environment: str) -> Version:
     """Return the version that `model` names. Raises `DataError` if Trainyard did not push it, and as `find_one`."""
     version = find_one(model, environment)
-    if version.waits:
-        raise ConfigurationError(f"{model}: version {version.number} waits for approval. Approve it first.")
+    if version.unapproved:
+        raise ConfigurationError(
+            f"{model}: version {version.number} {version.unapproved}. Only an approved version is published."
+        )
     if version.fault:
         raise DataError(version.fault)
     return version

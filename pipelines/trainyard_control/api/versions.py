@@ -1,4 +1,4 @@
-"""The pushed versions of a model: list, show, compare, name by an alias, approve, roll back, and export."""
+"""The pushed versions of a model: list, show, compare, name by an alias, approve, reject, roll back, and export."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from trainyard.contract.pushed_versions import (
     PushedVersion,
     find_version,
     read_versions,
+    rejections,
     set_alias,
     split_name,
     version_numbers,
@@ -28,12 +29,14 @@ from trainyard.errors import ConfigurationError, DataError
 from trainyard.measured import interval_text
 from trainyard.report import index, notify
 from trainyard.spec.notify import Notify
-from trainyard.steps.push.versions import Approved, Rollback, person
+from trainyard.steps.push.versions import Approved, Rejected, Rollback, person
 from trainyard.steps.push.versions import approve as let_serve
+from trainyard.steps.push.versions import reject as let_wait_no_longer
 from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import disk, manifest, storage
 from trainyard.storage.manifest import STAGING
 from trainyard.storage.storage import Manifest
+from trainyard.storage.volume_copies import VolumeCopies
 from trainyard.uris import is_bucket, path_error, without_secrets
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import Model, load, model_uri
@@ -48,7 +51,7 @@ class Version(PushedVersion):
     """A pushed version, ready to predict and to compare."""
 
     def __repr__(self) -> str:
-        state = ["serves"] if self.serves else ["waits for approval"] if self.waits else []
+        state = ["serves"] if self.serves else filter(None, [self.unapproved])
         return f"<Version {', '.join([self.name, *state, *filter(None, [self.metric, *self.aliases])])}>"
 
     @cached_property
@@ -60,6 +63,8 @@ class Version(PushedVersion):
         """Return the version as JSON has it."""
         names = ("number", "folder", "serves", "metric", "run_folder", "report", "fault")
         fields = {name: getattr(self, name) for name in names}
+        if self.rejection:
+            fields["rejection"] = self.rejection.model_dump()
         return fields | {"aliases": list(self.aliases)} | self.record.model_dump(mode="json", exclude={"number", "run"})
 
     def export(self, folder: str | os.PathLike[str]) -> Manifest:
@@ -155,6 +160,8 @@ class Versions(Sequence[Version]):
         if index == CANDIDATE and (waiting := next((each for each in self._versions if each.waits), None)):
             return waiting
         if isinstance(index, str):
+            if found := [each for each in self._versions if each.rejection and str(each.number) == index]:
+                return found[0]
             number = find_version(self.folder, index)
             return next(version for version in self._versions if version.number == number)
         return self._versions[index]
@@ -178,8 +185,10 @@ class Versions(Sequence[Version]):
         `TransientError` while a push or a rollback writes.
         """
         found = self[version or name]
-        if found.waits:
-            raise ConfigurationError(f"{self.folder}: version {found.number} waits for approval. Approve it first.")
+        if found.unapproved:
+            raise ConfigurationError(
+                f"{self.folder}: version {found.number} {found.unapproved}. Only an approved version has an alias."
+            )
         if not version and name not in found.aliases:
             raise ConfigurationError(f"{self.folder}: {name} is not an alias. Name an alias to remove.")
         if not dry_run:
@@ -199,14 +208,9 @@ class Versions(Sequence[Version]):
         `ConfigurationError` if no version waits, or if another model serves than the one that it was compared with, and
         as `rollback`; then nothing is changed.
         """
-        name = name or person()
-        for option, text, most in (("--as", name, _MOST_NAME), ("--reason", reason, _MOST_REASON)):
-            if len(text) > most or (text and not text.isprintable()) or text.strip() != text:
-                raise ConfigurationError(f"{option}: is no line of at most {most} characters. Write it in one line.")
+        name = _decided_by(name, reason)
         if (volume := storage.volume(self.folder)) and not dry_run:
-            given = ["--as", name, *(["--reason", reason] if reason else [])]
-            answer = volume.run("models", "approve", f"{self.folder}@{CANDIDATE}", *given, "-o", "json")
-            known = json.loads(answer)
+            known = _decide(volume, "approve", self.folder, name, reason)
             done = Approved(**{field.name: known[field.name] for field in fields(Approved)})
         else:
             done = let_serve(self.folder, name, reason, dry_run)
@@ -216,6 +220,25 @@ class Versions(Sequence[Version]):
             why = f": {reason}" if reason else ""
             text = f"{self.folder}: version {done.version} serves{instead}, approved by {name}{why}"
             notify.send(self.webhook, notify.Message("pushed", f"{text.rstrip('.')}.", asdict(done)))
+        return done
+
+    def reject(self, name: str = "", reason: str = "", *, dry_run: bool = False) -> Rejected:
+        """Reject the version that waits for approval. name: who rejects it, by default this machine's user.
+
+        Name, time and reason are kept beside the version, which stays until it is pruned. Raises `ConfigurationError`
+        if no version waits, and as `rollback`; then nothing is changed.
+        """
+        name = _decided_by(name, reason)
+        if (volume := storage.volume(self.folder)) and not dry_run:
+            known = _decide(volume, "reject", self.folder, name, reason)
+            done = Rejected(**{field.name: known[field.name] for field in fields(Rejected)})
+        else:
+            done = let_wait_no_longer(self.folder, name, reason, dry_run)
+        if not dry_run:
+            self._changed()
+            why = f": {reason}" if reason else ""
+            text = f"{self.folder}: version {done.version} was rejected by {name}{why}"
+            notify.send(self.webhook, notify.Message("refused", f"{text.rstrip('.')}.", asdict(done)))
         return done
 
     def rollback(self, version: str = "", *, dry_run: bool = False) -> Rollback:
@@ -238,6 +261,21 @@ class Versions(Sequence[Version]):
             copied = f", a copy of version {done.restored}" if done.restored != done.version else ""
             notify.send(self.webhook, notify.Message("rolled_back", f"{text}{copied}.", asdict(done)))
         return done
+
+
+def _decide(volume: VolumeCopies, verb: str, folder: str, name: str, reason: str) -> dict[str, Any]:
+    """Run `models approve` or `models reject` at the `volume` of the versions, and return the answer."""
+    given = ["--as", name, *(["--reason", reason] if reason else [])]
+    return dict(json.loads(volume.run("models", verb, f"{folder}@{CANDIDATE}", *given, "-o", "json")))
+
+
+def _decided_by(name: str, reason: str) -> str:
+    """Return `name`, by default this machine's user. Raises `ConfigurationError` unless both are short lines."""
+    name = name or person()
+    for option, text, most in (("--as", name, _MOST_NAME), ("--reason", reason, _MOST_REASON)):
+        if len(text) > most or (text and not text.isprintable()) or text.strip() != text:
+            raise ConfigurationError(f"{option}: is no line of at most {most} characters. Write it in one line.")
+    return name
 
 
 def versions(model: str | os.PathLike[str], *, environment: str = LOCAL) -> Versions:
@@ -269,7 +307,8 @@ def _found(uri: str, webhook: Notify | None = None) -> tuple[Versions, str]:
     else:
         folder, name = uri, ""
     if folder.endswith(f"/{CANDIDATE}"):
-        folder, name = folder.removesuffix(f"/{CANDIDATE}"), CANDIDATE
+        folder = folder.removesuffix(f"/{CANDIDATE}")
+        name = name if name.isdecimal() and int(name) in rejections(folder) else CANDIDATE
     found = Versions(folder, webhook)
     if not found:
         raise DataError(f"{folder}: no versions of a model. Name a recipe, or a folder that `push` wrote to.")

@@ -12,7 +12,14 @@ from datetime import UTC, datetime, timedelta
 
 from trainyard.contract import keys, origin
 from trainyard.contract.artifacts.push import Pushed
-from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates, version_numbers
+from trainyard.contract.pushed_versions import (
+    CANDIDATE,
+    aliases,
+    candidates,
+    rejections,
+    set_rejection,
+    version_numbers,
+)
 from trainyard.contract.version import champion, digest, record
 from trainyard.errors import DataError, TransientError
 from trainyard.graph import OUTPUTS, STEPS
@@ -35,8 +42,8 @@ Over = Callable[[list[str]], Collection[str]]
 class Removal:
     """One folder that goes, with its companions.
 
-    kind: 'run', 'output', 'attempt', the half-written files of an output that stays, or 'upload', of the recipe
-    'uploads'.
+    kind: 'run', 'output', 'version', 'attempt', the half-written files of an output that stays, or 'upload', of the
+    recipe 'uploads'.
     """
 
     kind: str
@@ -65,9 +72,9 @@ class Pruning:
 def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
     """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
 
-    The champion, a version that waits for approval and versions with an alias stay with their runs and all that they
-    were made from. Of a recipe with a run that may be active no output is deleted. Raises `ConfigurationError` for an
-    unknown recipe, `DataError` if a champion cannot be read.
+    A rejected version goes with its run. The champion, a version that waits for approval and versions with an alias
+    stay with their runs and all that they were made from. Of a recipe with a run that may be active no output is
+    deleted. Raises `ConfigurationError` for an unknown recipe, `DataError` if a champion cannot be read.
     """
     recipes = [name for name in storage.children(root) if storage.children(storage.join(root, name, "runs"))]
     if recipe and recipe not in recipes:
@@ -117,6 +124,15 @@ def remove(root: str, removal: Removal) -> str:
     uri = removal.uri(root)
     if removal.kind in ("run", "upload"):
         storage.remove(uri)
+        return ""
+    if removal.kind == "version":
+        destination, _, number = uri.rpartition(f"/{CANDIDATE}/")
+        try:
+            with storage.lease(destination):
+                storage.remove(uri)
+                set_rejection(destination, int(number), None)
+        except TransientError as error:
+            return str(error)
         return ""
     checkpoints = storage.lease(keys.checkpoints(uri)) if removal.has_checkpoints else nullcontext()
     try:
@@ -170,6 +186,7 @@ class _Store:
     outputs: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
     attempts: dict[Output, int] = field(default_factory=lambda: defaultdict(int))
     runs: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    candidates: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def plan(self, keep: int) -> Pruning:
         self._measure()
@@ -190,6 +207,7 @@ class _Store:
         retained |= {run.name for run in runs if run.pushed in versions or run.name in recorded}
         old = sorted(self.runs.keys() - retained)
         removals = [Removal("run", self.recipe, f"runs/{name}", self.runs[name]) for name in old]
+        removals += self._rejected(versions, retained)
         if running:
             names = ", ".join(run.name for run in running)
             note = f"{self.recipe}: {names} may be active (no run.json yet), so all outputs of {self.recipe} stay"
@@ -204,12 +222,22 @@ class _Store:
                 removals.append(Removal(kind, self.recipe, f"{step}/{key}", rest))
         return Pruning(removals, [])
 
+    def _rejected(self, versions: set[tuple[str, str]], retained: set[str]) -> Iterator[Removal]:
+        """Yield the rejected versions that are not in `versions` and whose runs are not `retained`."""
+        waiting = candidates(self._models)
+        for number in sorted(rejections(self._models).keys() & version_numbers(waiting)):
+            run = keys.split(_run_of(storage.join(waiting, str(number))))[1]
+            if (waiting, str(number)) not in versions and run not in retained:
+                yield Removal("version", self.recipe, f"models/{CANDIDATE}/{number}", self.candidates[str(number)])
+
     def _measure(self) -> None:
         for name, size in storage.sizes(storage.join(self.root, self.recipe)).items():
             top, _, below = name.partition("/")
             first, _, rest = below.partition("/")
             if top == "runs" and rest:
                 self.runs[first] += size
+            elif (top, first) == ("models", CANDIDATE):
+                self.candidates[rest.partition("/")[0]] += size
             elif top in OUTPUTS and first and not _LOCKS.fullmatch(first):
                 attempt = first == STAGING
                 key = rest.partition("/")[0].rpartition("-")[0] if attempt else first.removeprefix(".")

@@ -127,7 +127,7 @@ def _store_variables(environment: Environment) -> list[Manifest]:
 
 @dataclass(frozen=True)
 class Applied:
-    """What `apply` changed. before: number of the version that served, '' if the object is new.
+    """The outcome of `apply`. before: number of the version that served, '' if the object is new.
 
     canary: name of the version's entry in spec.canary, '' if it has none.
     """

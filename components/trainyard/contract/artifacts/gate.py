@@ -44,7 +44,7 @@ class Override(FrozenModel):
 
 
 class Approval(FrozenModel):
-    """The approval of a version by a person. name: as the person gave it; time: in UTC; reason: '' without one."""
+    """A person's approval or rejection of a version. name: as the person gave it; time: in UTC; reason: maybe ''."""
 
     name: str
     time: str

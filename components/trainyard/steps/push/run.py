@@ -12,7 +12,7 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import REFUSED, Override, Verdict, refusal_reason
 from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
-from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates
+from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates, rejections, set_rejection
 from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, GateRefused
 from trainyard.graph import ARGUMENTS
@@ -94,6 +94,8 @@ def run(
                 ),
             )
             if pushed.waits:
+                if pushed.version in rejections(destination):
+                    set_rejection(destination, pushed.version, None)
                 versions.remove_candidates(destination, pushed.version)
         events.emit("pushed", path=pushed.path, already=pushed.already)
     pushed.write(output)

@@ -29,7 +29,14 @@ from types import MappingProxyType
 
 from trainyard.contract.artifacts.gate import Approval
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.pushed_versions import candidate, candidates, find_version, version_numbers
+from trainyard.contract.pushed_versions import (
+    candidate,
+    candidates,
+    find_version,
+    rejections,
+    set_rejection,
+    version_numbers,
+)
 from trainyard.contract.version import PRODUCER, SERVED, Champion, champion, set_champion
 from trainyard.contract.version import digest as model_digest
 from trainyard.contract.version import record as version_record
@@ -59,12 +66,15 @@ def number_for(destination: str, digest: str, waits: bool = False) -> tuple[int,
 
 
 def remove_candidates(destination: str, kept: int | None = None) -> None:
-    """Remove the versions of `destination` that wait for approval, except `kept`; the caller holds its lease."""
-    waiting = candidates(destination)
+    """Remove the versions of `destination` that wait for approval, except `kept`; the caller holds its lease.
+
+    Rejected versions stay.
+    """
+    waiting, rejected = candidates(destination), rejections(destination)
     if kept is None:
         storage.remove(storage.join(waiting, Champion.file))
     for number in version_numbers(waiting):
-        if number != kept:
+        if number != kept and number not in rejected:
             storage.remove(storage.join(waiting, str(number)))
 
 
@@ -183,7 +193,7 @@ def approve(destination: str, name: str, reason: str = "", dry_run: bool = False
         best = champion(destination)
         waiting = candidate(destination, best)
         if waiting is None:
-            raise ConfigurationError(f"{destination}: no version waits for approval.{_approved(best)}")
+            raise _nothing_waits(destination, best)
         if waiting.compared != (best.digest if best else ""):
             serving = f"version {best.version} serves" if best else "no version serves"
             raise ConfigurationError(
@@ -210,10 +220,43 @@ def approve(destination: str, name: str, reason: str = "", dry_run: bool = False
     return done
 
 
-def _approved(best: Champion | None) -> str:
-    """Return a sentence about the approval of `best`, '' without one."""
-    approval = best.approval if best else None
-    return f" {approval.name} approved version {best.version} at {approval.time}." if best and approval else ""
+@dataclass(frozen=True)
+class Rejected:
+    """A version that does not serve because a person rejected it."""
+
+    version: int
+    path: str
+
+
+def reject(destination: str, name: str, reason: str = "", dry_run: bool = False) -> Rejected:
+    """Let the version of `destination` that waits for approval wait no longer; with `dry_run` say which one.
+
+    name: of the person who rejects it; name, time and reason are beside the version, which stays until it is pruned.
+
+    Raises before anything changes: `ConfigurationError` if no version waits; `TransientError` while a push or a
+    rollback writes.
+    """
+    with nullcontext() if dry_run else storage.lease(destination):
+        best = champion(destination)
+        waiting = candidate(destination, best)
+        if waiting is None:
+            raise _nothing_waits(destination, best)
+        if not dry_run:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            set_rejection(destination, waiting.version, Approval(name=name, time=now, reason=reason))
+            storage.remove(storage.join(candidates(destination), Champion.file))
+    return Rejected(waiting.version, waiting.path)
+
+
+def _nothing_waits(destination: str, best: Champion | None) -> ConfigurationError:
+    """Return the error that no version waits, with the last approval and rejection."""
+    said = ""
+    if best and (approval := best.approval):
+        said += f" {approval.name} approved version {best.version} at {approval.time}."
+    if rejected := rejections(destination):
+        number = max(rejected)
+        said += f" {rejected[number].name} rejected version {number} at {rejected[number].time}."
+    return ConfigurationError(f"{destination}: no version waits for approval.{said}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`trainyard models`: list, show, compare, name, approve, roll back and export the pushed versions of models."""
+"""`trainyard models`: list, show, compare, name, approve, reject, roll back and export pushed versions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from trainyard_control.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from trainyard.contract.artifacts.gate import Approval
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
-app = typer.Typer(no_args_is_help=True, help="Compare, name, approve, roll back and export versions.")
+app = typer.Typer(no_args_is_help=True, help="Compare, name, approve, reject, roll back and export versions.")
 
 
 @app.command("list")
@@ -100,17 +101,42 @@ def approve(
     """Let the version that waits for approval serve."""
     from dataclasses import asdict
 
+    found = _with_candidate(model, environment)
+    done = found.approve(name, reason, dry_run=dry_run)
+    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
+    replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
+    change = f"version {done.version} {'would serve' if dry_run else 'serves'} in {found.folder}{replaced}"
+    say(f"{'·' if dry_run else '✓'} {change}", err=True)
+
+
+@app.command("reject")
+def reject(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Version that waits, such as digits@candidate.")],
+    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Who rejects it. Default: this user.")] = "",
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept beside the version.")] = "",
+    environment: EnvironmentName = LOCAL,
+    dry_run: DryRun = False,
+    output: OutputFormat = Output.TEXT,
+) -> None:
+    """Reject the version that waits for approval. It stays until it is pruned."""
+    from dataclasses import asdict
+
+    found = _with_candidate(model, environment)
+    done = found.reject(name, reason, dry_run=dry_run)
+    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
+    verb = "would be" if dry_run else "is"
+    say(f"{'·' if dry_run else '✓'} version {done.version} {verb} rejected: {done.path}", err=True)
+
+
+def _with_candidate(model: str, environment: str) -> Versions:
+    """Return the versions of `model`. Raises `ConfigurationError` if it names another version than `CANDIDATE`."""
     from trainyard.contract.pushed_versions import CANDIDATE
     from trainyard_control.api.versions import find
 
     found, version = find(model, environment)
     if version != CANDIDATE:
         raise ConfigurationError(f"{model}: names another version than the one that waits. Write {model}@{CANDIDATE}.")
-    done = found.approve(name, reason, dry_run=dry_run)
-    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
-    replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
-    change = f"version {done.version} {'would serve' if dry_run else 'serves'} in {found.folder}{replaced}"
-    say(f"{'·' if dry_run else '✓'} {change}", err=True)
+    return found
 
 
 @app.command("rollback")
@@ -165,7 +191,7 @@ def _show_list(found: list[Versions]) -> None:
     rows: list[tuple[str, ...]] = [("VERSION", "PUSHED", "METRIC", "SERVES", "ALIASES", "RUN", "RECIPE")]
     for version in (version for versions in found for version in versions):
         run = version.record.run.rpartition("/")[2]
-        serves = "yes" if version.serves else "waits" if version.waits else ""
+        serves = "yes" if version.serves else "waits" if version.waits else "rejected" if version.rejection else ""
         cells = (_time(version.record.pushed), version.metric, serves, ", ".join(version.aliases), run)
         rows.append((str(version.number), *(cell or "–" for cell in cells), _recipe(version)))
     say_table(rows)
@@ -215,7 +241,8 @@ def _fields(version: Version) -> dict[str, str]:
     from trainyard.contract.artifacts.evaluate import threshold_text
 
     record = version.record
-    state = ["serves"] if version.serves else ["waits for approval"] if version.waits else []
+    waits = ["waits for approval"] if version.waits else ["rejected"] if version.rejection else []
+    state = ["serves"] if version.serves else waits
     names = [f"alias {name}" for name in version.aliases if not version.waits]
     copy = [f"a copy of version {record.restored}"] if record.restored is not None else []
     fields = {
@@ -223,7 +250,8 @@ def _fields(version: Version) -> dict[str, str]:
         "folder": version.folder,
         "pushed": f"{_time(record.pushed)} by {record.by}" if record.pushed else "",
         "override": f"{record.override.name}: {record.override.reason}" if record.override else "",
-        "approved": _approval(version),
+        "approved": _decision(record.approval),
+        "rejected": _decision(version.rejection),
         "run": record.run.rpartition("/")[2],
         "report": version.report or ("deleted" if record.run else ""),
         "recipe": f"{version.run_folder}/recipe.yaml" if version.report else "",
@@ -234,11 +262,10 @@ def _fields(version: Version) -> dict[str, str]:
     return {name: text for name, text in fields.items() if text}
 
 
-def _approval(version: Version) -> str:
-    approval = version.record.approval
-    if approval is None:
+def _decision(decision: Approval | None) -> str:
+    if decision is None:
         return ""
-    return f"{_time(approval.time)} by {approval.name}" + (f": {approval.reason}" if approval.reason else "")
+    return f"{_time(decision.time)} by {decision.name}" + (f": {decision.reason}" if decision.reason else "")
 
 
 def _show_diff(compared: VersionDiff) -> None:
