@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import kfp_server_api
 import pytest
+from typer.testing import CliRunner
 
 from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import ClassThreshold, Evaluation
@@ -22,10 +25,14 @@ from trainyard.contract.version import EXTRA, Champion, content, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
+from trainyard.spec.notify import Notify
 from trainyard.spec.schedule import When
 from trainyard.steps.check.run import run
 from trainyard.storage import storage
+from trainyard_control.cli.main import app
+from trainyard_control.cluster import environments as clusters
 from trainyard_control.compiler import compilation
+from trainyard_control.kubeflow import schedules
 from trainyard_control.kubeflow.schedules import (
     Action,
     Recurring,
@@ -161,6 +168,44 @@ def test_the_days_of_a_window_are_those_of_the_schedule_unless_the_data_have_a_z
             ConfigurationError, match=r"Set data\.time_zone to Asia/Tokyo, or to \+00:00 for days of UTC"
         ):
             _with_days(dated, schedule)
+
+
+def test_the_list_shows_the_newest_message_about_a_schedules_runs_and_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KFP's server is replaced, the folders of the runs are real."""
+    kind = environments.load("kind").model_copy(update={"storage": str(tmp_path), "notify": Notify(body="json")})
+    parameters = replace(compilation.metadata_for("digits", kind), schedule="nightly").parameters()
+    runtime = kfp_server_api.V2beta1RuntimeConfig(parameters=parameters)
+    made = [kfp_server_api.V2beta1Run(run_id=name, state="SUCCEEDED", runtime_config=runtime) for name in ("b", "a")]
+    cron = kfp_server_api.V2beta1CronSchedule(cron="0 0 3 * * *")
+    recurring = kfp_server_api.V2beta1RecurringRun(
+        recurring_run_id="1",
+        display_name="nightly.1",
+        status="ENABLED",
+        runtime_config=runtime,
+        trigger=kfp_server_api.V2beta1Trigger(cron_schedule=cron),
+    )
+    server = SimpleNamespace(
+        find_experiment=lambda: "x", recurring_runs=lambda _: [recurring], runs_made_by=lambda _: made
+    )
+    monkeypatch.setattr(schedules, "KubeflowServer", lambda environment: server)
+    monkeypatch.setattr(clusters, "load", lambda name: kind)
+
+    def listed() -> list[str]:
+        return CliRunner().invoke(app, ["schedule", "list", "-e", "kind"], catch_exceptions=False).stdout.splitlines()
+
+    assert listed() == ["nightly.1  enabled  0 0 3 * * *  last run never"]
+    sent = {"event": "failed", "text": "t", "time": "2026-11-29T03:20:00+00:00", "delivered": True, "fault": ""}
+    storage.write_text(f"{tmp_path}/digits/runs/a/notified.json", json.dumps({"messages": [{}, sent]}))
+    assert listed()[1:] == ["  message failed of 2026-11-29T03:20:00+00:00: delivered"]
+    late = sent | {"event": "pushed", "delivered": False, "fault": "chat.example: answered 500 (Oops)."}
+    storage.write_text(f"{tmp_path}/digits/runs/b/notified.json", json.dumps({"messages": [late]}))
+    assert listed()[1].endswith(
+        "message pushed of 2026-11-29T03:20:00+00:00: not delivered: chat.example: answered 500 (Oops)."
+    )
+    storage.write_text(f"{tmp_path}/digits/runs/b/notified.json", "{")
+    assert len(listed()) == 1, "a damaged file hides no schedule"
 
 
 def test_the_name_at_the_server_changes_with_what_runs_and_when(tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def send(settings: Notify | None, message: Message) -> None:
             storage.write_text(file, json.dumps({"messages": [*sent, note]}, indent=1))
 
 
+def last_message(folder: str) -> dict[str, Any] | None:
+    """Return the newest message about the run in `folder` as `SENT` has it, None without one. Raises as `read_json`."""
+    messages = storage.read_json(storage.join(folder, SENT)).get("messages", [])
+    return dict(messages[-1]) if messages else None
+
+
 def _post(settings: Notify, message: Message) -> str:
     """Send `message` and return why it was not delivered, '' if it was."""
     url = settings.url or os.environ.get(URL_VARIABLE, "")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from calendar import monthrange
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,14 +19,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from trainyard import uris
+from trainyard.contract import keys
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.kubernetes import client
+from trainyard.report import notify
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.documents import Strict
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import When
+from trainyard.storage import storage
 from trainyard.values.zones import DEFAULT_ZONE
 from trainyard_control.compiler import compilation
 from trainyard_control.compiler.compilation import Submission, compiled
@@ -37,6 +41,8 @@ SETTLE = timedelta(seconds=60)  # chosen: the controller looks at a schedule eve
 _RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 6)}
 _LEAP_YEAR = 2024
 _DIGEST = 8
+_MESSAGE_RUNS = 3  # newest runs whose messages are looked for, because an active run has none; chosen
+_MESSAGE_SECONDS = 5.0  # chosen: the storage may be unreachable from here
 _ZONES = "pipeline-install-config"
 
 _Name = Annotated[str, Field(max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -101,7 +107,10 @@ def _values(name: str, field: str) -> set[int]:
 
 @dataclass(frozen=True)
 class Recurring:
-    """A recurring run on the server. last: creation of its newest run. running: one of its runs is active."""
+    """A recurring run on the server. last: creation of its newest run. running: one of its runs is active.
+
+    message: the newest one about its runs, as `notify.last_message` returns it; None if none was sent or can be read.
+    """
 
     id: str
     name: str
@@ -110,6 +119,7 @@ class Recurring:
     last: datetime | None = None
     running: bool = False
     cron: str = ""
+    message: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +247,20 @@ class Schedules:
             last=runs[0].created_at if runs else None,
             running=any(str(run.state) not in OVER for run in runs),
             cron=str(cron),
+            message=self._message(runs),
         )
+
+    def _message(self, runs: list[Any]) -> dict[str, Any] | None:
+        """Return the newest message about the newest of `runs`, None if the environment has no `notify`."""
+        if self.environment.notify is None:
+            return None
+        root = self.environment.storage
+        with suppress(TrainyardError, OSError, ValueError), storage.deadline(_MESSAGE_SECONDS):
+            for run in runs[:_MESSAGE_RUNS]:
+                folder = keys.run_folder(root, compilation.metadata_from_run(run).recipe, str(run.run_id))
+                if message := notify.last_message(folder):
+                    return message
+        return None
 
 
 def package(schedule: Schedule, environment: Environment) -> tuple[Submission, str]:

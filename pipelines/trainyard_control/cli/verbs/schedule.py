@@ -57,6 +57,7 @@ def list_(environment: EnvironmentName, output: OutputFormat = Output.TEXT) -> N
             "enabled": schedule.enabled,
             "cron": schedule.cron,
             "last": schedule.last and schedule.last.isoformat(),
+            "message": schedule.message,
         }
         for schedule in recurring
     ]
@@ -91,6 +92,9 @@ def _show(recurring: list[Recurring]) -> None:
         state = "enabled" if schedule.enabled else "disabled"
         activity = ", active" if schedule.running else ""
         typer.echo(f"{schedule.name}  {state}  {schedule.cron}  last run {last}{activity}")
+        if message := schedule.message:
+            answer = "delivered" if message["delivered"] else f"not delivered: {message['fault']}"
+            typer.echo(f"  message {message['event']} of {message['time']}: {answer}")
 
 
 def _planned(file: Path) -> tuple[Schedules, Schedule, Submission, list[Action]]:
