@@ -41,7 +41,8 @@ _ID = "0b9f4c1e-0000-4000-8000-00000000000{}"
 class Kubeflow:
     """What the server holds. start: called with the run's id and the package when a run is created.
 
-    refuse: statuses that answer the next requests for a run, in this order. asked: how often a run was asked for.
+    refuse: statuses that answer the next requests for a run or the schedules, in this order. asked: how often a run was
+    asked for.
     """
 
     start: Callable[[str, str], None] = lambda run_id, package: None
@@ -50,6 +51,7 @@ class Kubeflow:
     asked: int = 0
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     packages: dict[str, str] = field(default_factory=dict)
+    schedules: list[dict[str, Any]] = field(default_factory=list)
 
     def tell(self, run_id: str, state: str, **tasks: str) -> None:
         """Say that the run is in `state`, and its tasks in theirs."""
@@ -91,6 +93,12 @@ class _Handler(BaseHTTPRequestHandler):
                 inside = f"Failed to get a run: Failed to fetch run {match[1]}: ResourceNotFoundError: {told}"
                 return self._answer({"code": 5, "message": inside, "details": details}, 404)
             return self._answer(_run(state.runs[match[1]]))
+        if path == "recurringruns":
+            refused = state.refuse and state.refuse.pop(0)
+            return self._answer({"message": "no"} if refused else {"recurringRuns": state.schedules}, refused or 200)
+        if match := re.fullmatch(r"pipelines/[^/]+/versions/(.+)", path):
+            spec = next(yaml.safe_load_all(state.packages[match[1]]))
+            return self._answer({"pipeline_version_id": match[1], "pipeline_spec": {"pipeline_spec": spec}})
         if path.endswith("/versions"):
             known = [name for name in state.packages if equal and name == equal["string_value"]]
             return self._answer({"pipeline_versions": [{"pipeline_version_id": name} for name in known]})
@@ -112,6 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
             package = state.packages[sent["pipeline_version_reference"]["pipeline_version_id"]]
             threading.Thread(target=state.start, args=(run_id, package), daemon=True).start()
             return self._answer(_run(state.runs[run_id]))
+        if path == "recurringruns":
+            made = json.loads(body) | {"recurring_run_id": str(len(state.schedules)), "created_at": _now()}
+            state.schedules.append(made | {"status": "ENABLED"})
+            return self._answer(made)
         if match := re.fullmatch(r"runs/([^/:]+):terminate", unquote(path)):
             state.tell(match[1], "CANCELED")
             return self._answer({})

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kubeflow_server import Kubeflow, execute, serve
@@ -210,3 +211,27 @@ def test_options_without_a_meaning_there_are_refused(
 ) -> None:
     code, _, story = trainyard(capsys, "run", "digits", *options)
     assert code == 20 and sentence in story
+
+
+def test_prune_keeps_the_uploads_that_a_schedule_names(
+    kubeflow: Kubeflow, environment: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    upload = tmp_path / "storage/uploads" / ("0" * 32)
+    upload.mkdir(parents=True)
+    (upload / ".used").write_text("2020-01-01T00:00:00+00:00")
+    described: dict[str, Any] = {"name": "monthly", "recipe": "digits", "environment": environment, "cron": "0 3 1 * *"}
+    described |= {"set": ["data.bundled=null", f"data.path={upload}/digits"]}
+    (tmp_path / "monthly.yaml").write_text(json.dumps(described))
+
+    def pruned() -> tuple[list[str], list[str]]:
+        answer = json.loads(trainyard(capsys, "prune", "-e", environment, "--dry-run", "-o", "json")[1])
+        return [removal["name"] for removal in answer["removed"]], answer["notes"]
+
+    assert pruned() == ([upload.name], [])
+    assert trainyard(capsys, "schedule", "apply", str(tmp_path / "monthly.yaml"))[0] == 0
+    assert pruned() == ([], [])
+    kubeflow.schedules.clear()
+    kubeflow.refuse = [403]
+    names, (note,) = pruned()
+    assert names == [] and "refused (403" in note
+    assert pruned() == ([upload.name], [])

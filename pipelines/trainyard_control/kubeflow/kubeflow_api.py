@@ -171,6 +171,15 @@ class KubeflowServer:
         call = self._recurring.recurring_run_service_list_recurring_runs
         return list(self._pages(call, "recurring_runs", experiment_id=experiment))
 
+    def scheduled_packages(self) -> Iterator[str]:
+        """Yield the pipelines of the recurring runs in the namespace, as JSON."""
+        version = self._pipelines.pipeline_service_get_pipeline_version
+        for run in self._pages(self._recurring.recurring_run_service_list_recurring_runs, "recurring_runs"):
+            if reference := run.pipeline_version_reference:
+                ids = {"pipeline_id": reference.pipeline_id, "pipeline_version_id": reference.pipeline_version_id}
+                with suppress(ConfigurationError):  # it is deleted, so the schedule starts nothing
+                    yield json.dumps(self._read(version, **ids).pipeline_spec)
+
     def runs_made_by(self, recurring_run: str) -> list[Any]:
         """Return the newest runs of a recurring run."""
         pages = self._pages(self._runs.run_service_list_runs, "runs", ("recurring_run_id", recurring_run))

@@ -69,8 +69,17 @@ class Pruning:
     notes: list[str]
 
 
-def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, over: Over | None = None) -> Pruning:
+def plan(
+    root: str,
+    keep: int,
+    recipe: str = "",
+    now: datetime | None = None,
+    over: Over | None = None,
+    scheduled: Callable[[], str | None] = str,
+) -> Pruning:
     """Return the folders to delete below `root`, for `recipe` or all, if the newest `keep` runs of each stay.
+
+    scheduled: returns text with the URIs that schedules need; None if these are unknown, so that all uploads stay.
 
     A rejected version goes with its run. The champion, a version that waits for approval and versions with an alias
     stay with their runs and all that they were made from. Of a recipe with a run that may be active no output is
@@ -84,22 +93,25 @@ def plan(root: str, keep: int, recipe: str = "", now: datetime | None = None, ov
     ]
     removals = [removal for pruning in plans for removal in pruning.removals]
     if not recipe:
-        removals += _unused_uploads(root, removals, now or datetime.now(UTC))
+        removals += _unused_uploads(root, removals, now or datetime.now(UTC), scheduled)
     return Pruning(removals, [note for pruning in plans for note in pruning.notes])
 
 
-def _unused_uploads(root: str, removals: list[Removal], now: datetime) -> Iterator[Removal]:
-    """Yield the uploads that no output names after `removals` and no submission has used for `RUNNING_DAYS`."""
+def _unused_uploads(
+    root: str, removals: list[Removal], now: datetime, scheduled: Callable[[], str | None] = str
+) -> Iterator[Removal]:
+    """Yield uploads that no output or schedule names after `removals` and no submission used for `RUNNING_DAYS`."""
     sizes: dict[str, int] = defaultdict(int)
     for name, size in storage.sizes(storage.join(root, uploads.FOLDER)).items():
         sizes[name.partition("/")[0]] += size
     known = [name for name in sorted(sizes) if re.fullmatch(uploads.NAME, name)]
     used = {name: uploads.last_used(storage.join(root, uploads.FOLDER, name)) for name in known}
     stale = now - timedelta(days=RUNNING_DAYS)
-    if not (old := [name for name, time in used.items() if time and time < stale]):
+    old = [name for name, time in used.items() if time and time < stale]
+    if not old or (schedules := scheduled()) is None:
         return
     gone = {(removal.recipe, removal.name) for removal in removals if removal.kind == "output"}
-    named = "".join(_origins(root, gone))
+    named = schedules + "".join(_origins(root, gone))
     for name in old:
         if f"/{uploads.FOLDER}/{name}/" not in named:
             yield Removal("upload", uploads.FOLDER, name, sizes[name])

@@ -361,7 +361,17 @@ def prune(
             notes.append(str(error))
             return set()
 
-    plan = retention.plan(root, keep, recipe, over=over)
+    def scheduled() -> str | None:
+        """Return the pipelines of the schedules in Kubeflow, None if they are unknown."""
+        from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
+
+        try:
+            return "".join(KubeflowServer(loaded).scheduled_packages()) if loaded.target == "kubeflow" else ""
+        except TrainyardError as error:
+            notes.append(f"uploads stay, as a schedule may need them: {error}")
+            return None
+
+    plan = retention.plan(root, keep, recipe, over=over, scheduled=scheduled)
     notes += plan.notes
 
     def removals() -> Iterator[Removal]:
