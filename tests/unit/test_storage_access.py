@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiException
+from kubernetes.client import ApiClient, ApiException, Configuration
+from tests.login_proxy import Answers, serve
 
 from trainyard.errors import ConfigurationError, InfrastructureError
 from trainyard.kubernetes import client
@@ -119,6 +120,26 @@ def test_a_service_that_may_not_be_seen_names_the_right(host: str, tmp_path: Pat
     environments.load(environment(tmp_path, f"http://{host}:9000"))
     with pytest.raises(InfrastructureError, match=r"ml.yaml: storage: .* may not get services in namespace ml\. Have"):
         access()
+
+
+class _Refusing(Answers):
+    def do_GET(self) -> None:
+        self.answer(403, {"message": _FORBIDDEN.replace("secrets", "pods/portforward")})
+
+
+def test_a_port_forward_that_is_refused_names_the_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = {"metadata": {"name": "store"}, "spec": {"selector": {"app": "store"}, "ports": [{"port": 9000}]}}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    pods = {"metadata": {}, "items": [{"metadata": {"name": "store-0"}, "status": ready}]}
+    with serve(_Refusing) as server:
+        api = ApiClient(Configuration(host=f"http://127.0.0.1:{server.server_port}"))
+        monkeypatch.setattr(api, "call_api", Api({"/services/store": service, "/ml/pods": pods}).call_api)
+        monkeypatch.setattr(client, "connect", lambda namespace: client.Cluster(api, namespace, 0))
+        environments.load(environment(tmp_path, "http://store:9000"))
+        with pytest.raises(
+            InfrastructureError, match=r"may not get pods/portforward in namespace ml\. Have that right"
+        ):
+            access()
 
 
 def test_a_secret_that_may_not_be_read_names_the_right(
