@@ -200,6 +200,9 @@ def test_repeated_examples_and_contradicting_labels_are_warned_of():
     first, second = quality.warnings(collected(repeated=groups), RECIPE.data)
     assert first.startswith("3 examples repeat another one")
     assert second == "equal examples with different labels a, b: a/4, b/4."
+    many = Repeated(splits=["train"], times=50, labels=list(map(str, range(50))), sources=["a.csv:2", "a.csv:3"])
+    last = quality.warnings(collected(repeated=[many]), RECIPE.data)[-1]
+    assert last.startswith("equal examples with different labels 0, 1, 2, 3, 4 and 45 more: a.csv:2, ")
     assert quality.warnings(collected(), RECIPE.data) == []
     apart = Repeated(splits=["train", "test"], times=2, labels=["a"], sources=["a/5", "a/6"])
     first, second, _ = quality.warnings(collected(repeated=[*groups, apart]), RECIPE.data)

@@ -162,7 +162,7 @@ def warnings(collected: Collected, data: Data) -> list[str]:
     warnings += _about_pixels(collected)
     conflicts = [group for group in collected.repeated if len(group.labels) > 1]
     for group in conflicts[:_SHOWN]:
-        given = ", ".join(" and ".join(label.split(LABELS_APART)) for label in group.labels)
+        given = listed([" and ".join(label.split(LABELS_APART)) for label in group.labels], _SHOWN)
         warnings.append(f"equal examples with different labels {given}: {', '.join(group.sources)}.")
     if len(conflicts) > _SHOWN:
         warnings.append(f"{len(conflicts) - _SHOWN} more groups of equal examples with different labels.")
