@@ -317,7 +317,7 @@ def test_a_gang_outlives_the_pod_of_its_launcher(environment: Path) -> None:
         environment, pools=pools, placement={"default": "cpu", "train": "gang"}, retries={"default": 0, "train": 2}
     )
     name = f"{RUN}-gang"
-    long = ["--set", "train.epochs=200", *QUICK[2:]]
+    long = ["--set", "train.epochs=100", *QUICK[2:]]
     assert trainyard("submit", "digits", "-e", str(pair), "--name", name, *long).returncode == 0
 
     def trains(run: Any) -> bool:

@@ -1,6 +1,7 @@
 """A project with a module, a local helper and a wheel on a real Kubeflow, with a store that only pods reach.
 
-The first test prepares it and pushes a model; the others search, measure and predict with the same code and data.
+The first test prepares it and pushes a model; the others search, measure and predict with the same code and data, train
+it on a schedule, and train on a table without any recipe.
 `make test-kubeflow` runs them; see `real_kubeflow`. The store and its key are those of Kubeflow's manifests, as
 docs/how-to/laptop.md has them.
 """
@@ -8,9 +9,11 @@ docs/how-to/laptop.md has them.
 import json
 import random
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 import pytest
@@ -23,7 +26,9 @@ from real_kubeflow import (
     document,
     door,
     environment_file,
+    over,
     trainyard,
+    until,
 )
 from tests.wheel_files import wheel
 
@@ -167,3 +172,40 @@ def test_a_prediction_in_the_cluster_is_that_of_the_laptop(pushed: str, project:
     for row, local_row in zip(rows, pyarrow.parquet.read_table(here).to_pylist(), strict=True):
         assert row["prediction"] == local_row["prediction"]
         assert row["score"] == pytest.approx(local_row["score"], abs=1e-5)
+
+
+def test_a_schedule_fires_and_trains_with_the_code_and_the_package(project: Project) -> None:
+    file, name = project.recipe.with_name("often.yaml"), f"{RUN}-often"
+    data = f"data.path={project.uploaded('shop.csv')}"
+    described: dict[str, Any] = {"name": name, "recipe": project.recipe.name, "environment": project.environment.name}
+    described |= {"cron": "* * * * *", "when": {"new_data": True}, "set": ["name=often", data, *QUICK[1::2]]}
+    file.write_text(json.dumps(described))
+    own = ("-e", str(project.environment))
+    applied = trainyard("schedule", "apply", str(file))
+    assert applied.returncode == 0, applied.stderr
+    try:
+        deadline = time.monotonic() + 200
+        while not (fired := [run for run in document("runs", "list", *own) if run["name"].startswith(name)]):
+            assert time.monotonic() < deadline
+            time.sleep(3)
+        run = until(fired[-1]["run_id"], project.environment, over, 900)
+    finally:
+        assert trainyard("schedule", "remove", str(file)).returncode == 0
+    assert run["state"] == "SUCCEEDED", run["reason"]
+    assert {step["state"] for step in run["steps"]} == {"done"} and run["steps"][-1]["name"] == "push"
+    (version,) = document("models", "list", "often", *own)
+    assert version["run_folder"].endswith(run["run_id"]) and version["metrics"]["highest_price"] == 50
+
+
+def test_a_table_of_the_laptop_is_drafted_sent_trained_and_reported(project: Project) -> None:
+    draw, name = random.Random(1), f"{RUN}-houses"
+    areas = [draw.randrange(30, 130) for _ in range(200)]  # some are equal, so no id
+    rows = [f"{area},{draw.choice('abc')},{area * 5000 + draw.randrange(100000)}" for area in areas]
+    (REPORTS / "houses.csv").write_text("\n".join(["area,town,price", *rows, ""]))
+    done = trainyard("run", "houses.csv", "--label", "price", "-e", str(project.environment), "--name", name)
+    assert done.returncode == 0, done.stderr
+    assert "✓ data.path: 1 file, " in done.stderr and f"✓ wrote {name}.html" in done.stderr
+    assert "metric (test split)" in done.stdout and "gate (test split)" in done.stdout
+    assert (REPORTS / f"{name}.html").read_text().startswith("<!doctype html>")
+    run = document("runs", "show", name, "-e", str(project.environment))
+    assert (run["state"], run["recipe"], run["steps"][-1]["name"]) == ("SUCCEEDED", "houses", "push")
