@@ -24,6 +24,7 @@ import push_folders
 import pytest
 import ssh_server
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from sklearn.metrics import recall_score
 
 from trainyard.contract import version
@@ -142,7 +143,7 @@ def test_raw_records_get_the_same_answer_by_every_path(exported: Path, exported_
     for output, in_integers in ((exported, 0.0), (exported_table, 1e-6)):
         paths = {path.path: path for path in Exports.read(str(output)).skew}
         print(paths)
-        devices = ["litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
+        devices = ["litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "litert_batch", "onnx"]
         assert list(paths) == ["saved_model", *(f"{name} after preprocess.py" for name in devices), SERVER]
         assert all(path.passed and path.records == 32 and not path.note for path in paths.values())
         assert max(paths[name].difference for name in ("saved_model", SERVER)) < 1e-6
@@ -446,7 +447,7 @@ def test_a_device_learns_in_which_integers_the_int8_file_takes_an_image_and_give
     content = json.loads((exported / "preprocessing.json").read_text())
     files = content["files"]
     assert content["transform"] == "image"
-    kinds = ("float32", "float16", "dynamic", "int8")
+    kinds = ("float32", "float16", "dynamic", "int8", "batch")
     assert files.keys() == {"model.onnx", *(f"model_{kind}.tflite" for kind in kinds)}
     image, (answer,) = files["model_int8.tflite"]["inputs"]["image"], files["model_int8.tflite"]["outputs"].values()
     assert (image["dtype"], image["shape"], answer["dtype"]) == ("int8", [1, 8, 8, 1], "int8")
@@ -965,6 +966,46 @@ def test_a_hostile_file_beside_predict_py_is_a_sentence_and_runs_nothing(exporte
         assert re.match(rf"{file}: cannot be loaded \(.*\)\. Copy it again\.$", last) and re.search(sentence, last), (
             last
         )
+
+
+@pytest.mark.parametrize("opset", [14, 18])
+def test_an_onnx_file_has_the_operators_of_its_opset_and_answers_as_the_model(
+    digits: Path, table: Path, tmp_path: Path, opset: int
+) -> None:
+    import onnx
+
+    for root in (digits, table):
+        folder = open_examples(str(root / "examples"))
+        model = keras.models.load_model(root / "model" / "model.keras")
+        file = tmp_path / f"{root.name}.onnx"
+        file.write_bytes(onnx_file.convert(model, folder.document, opset))
+        assert {each.domain: each.version for each in onnx.load(file).opset_import}[""] == opset
+        features = next(iter(folder.batches("eval", 33)))[0]
+        expected = formats.keras_predictor(model, folder.document)(features, {})
+        np.testing.assert_allclose(onnx_file.OnnxModel(file, folder.document)(features, {}), expected, atol=1e-5)
+
+
+def test_a_batch_file_takes_any_number_of_examples_and_a_recurrent_model_is_refused(
+    exported: Path, exported_table: Path, tmp_path: Path
+) -> None:
+    for output in (exported, exported_table):
+        folder = open_examples(str(output.parent / "examples"))
+        trained = formats.keras_predictor(keras.models.load_model(output / "model.keras"), folder.document)
+        features = {name: np.asarray(value) for name, value in next(iter(folder.batches("eval", 40)))[0].items()}
+        expected = trained(features, {})
+        ask = Interpreter(str(output / "model_batch.tflite")).get_signature_runner()
+        for count in (1, 32, 40):
+            inputs = {signature.input_name(name): value[:count] for name, value in features.items()}
+            np.testing.assert_allclose(ask(**inputs)["probabilities"], expected[:count], atol=1e-5)
+        model = lite.BatchModel(output / "model_batch.tflite", folder.document)
+        np.testing.assert_allclose(model(features, {}), expected, atol=1e-5)
+    inputs = {
+        feature.name: keras.Input((), name=feature.name, dtype=feature.dtype) for feature in folder.document.features
+    }
+    states = keras.layers.LSTM(2)(keras.layers.Reshape((1, 1))(inputs["age"]))
+    recurrent = keras.Model(inputs, keras.layers.Dense(2)(states))
+    with pytest.raises(ConfigurationError, match=r"litert_batch: LiteRT cannot express the model .*leave litert_batch"):
+        lite.LiteConverter(recurrent, folder, 1).convert("litert_batch")
 
 
 def test_without_its_libraries_onnx_is_refused_in_one_sentence(

@@ -228,6 +228,15 @@ def test_a_contradiction_between_sections_is_told_with_its_own_line() -> None:
             "export: {formats: [saved_model], min_mapped_share: 0.9}",
             "pets.yaml:7: export.min_mapped_share: is of litert_int8. Add litert_int8 to export.formats",
         ),
+        ("export: {onnx: {opset: 15}}", "pets.yaml:7: export.onnx: is of the ONNX file. Add onnx to export.formats"),
+        (
+            "export: {formats: [saved_model, onnx], onnx: {opset: 13}}",
+            "export.onnx.opset: Input should be greater than or equal to 14. Received: '13'.",
+        ),
+        (
+            "export: {formats: [saved_model, onnx], onnx: {opset: 19}}",
+            "export.onnx.opset: Input should be less than or equal to 18. Received: '19'.",
+        ),
         (
             "export: {demo: true}",
             "pets.yaml:7: export.demo: runs the ONNX file. Add onnx to export.formats",

@@ -86,6 +86,8 @@ def find_contradictions(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("export", "formats"), "a format is given twice. Give it once"
     if recipe.export.min_mapped_share is not None and "litert_int8" not in formats:
         yield ("export", "min_mapped_share"), "is of litert_int8. Add litert_int8 to export.formats"
+    if "onnx" not in formats and documents.changed(recipe.export.onnx):
+        yield ("export", "onnx"), "is of the ONNX file. Add onnx to export.formats"
     if recipe.export.demo and "onnx" not in formats:
         yield ("export", "demo"), "runs the ONNX file. Add onnx to export.formats"
     if recipe.export.demo and not data.is_image:

@@ -413,12 +413,29 @@ class Evaluate(Strict):
 
 Limit = Annotated[float, Field(gt=0, le=1e9)]
 DeviceName = Annotated[str, Field(pattern=devices.NAME)]
-Format = Literal["saved_model", "keras", "litert_float32", "litert_float16", "litert_dynamic", "litert_int8", "onnx"]
+Format = Literal[
+    "saved_model",
+    "keras",
+    "litert_float32",
+    "litert_float16",
+    "litert_dynamic",
+    "litert_int8",
+    "litert_batch",
+    "onnx",
+]
 DEFAULT_FORMATS: tuple[Format, ...] = ("saved_model", "keras", "litert_float32", "litert_float16", "litert_int8")
 """The formats of a recipe without `export.formats`."""
 
 
 LiteFormat = Literal["litert_float32", "litert_float16", "litert_dynamic", "litert_int8"]
+
+
+class Onnx(Strict):
+    """Settings of the onnx file."""
+
+    opset: Annotated[int, Field(ge=14, le=18)] = Field(
+        18, description="Version of ONNX's operators: at most what the reader of the file supports."
+    )
 
 
 class DeviceLimits(Strict):
@@ -442,8 +459,8 @@ class Export(Strict):
     formats: list[Format] | None = Field(
         None,
         max_length=len(get_args(Format)),
-        description="Formats to export. Default: all but litert_dynamic and onnx; litert_int8 only if close enough to "
-        "the trained model. saved_model is required, because push serves it.",
+        description="Formats to export. Default: all but litert_dynamic, litert_batch and onnx; litert_int8 only if "
+        "close enough to the trained model. saved_model is required, because push serves it.",
     )
     max_accuracy_drop: Annotated[float, Field(ge=0, le=100)] = Field(
         0.01, description="Maximum drop of accuracy, or relative rise of the mean absolute error, of any file."
@@ -460,6 +477,7 @@ class Export(Strict):
         "runs. Default: reported, not required.",
     )
 
+    onnx: Onnx = Field(Onnx(), description="Settings of the onnx file.")
     demo: bool = Field(
         False,
         description="Also write demo.html, a page that runs the onnx file of an image model in a browser or phone.",

@@ -62,7 +62,8 @@ def faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
         yield ("evaluate", "time_to"), f"is the time to an accuracy, and {TREES} keeps none. Leave it out"
     for name in export.formats or ():
         if name not in FORMATS:
-            yield ("export", "formats"), f"{TREES} has no {name}, whose fewer bits change its branches. Leave it out"
+            why = "" if name == "litert_batch" else ", whose fewer bits change its branches"
+            yield ("export", "formats"), f"{TREES} has no {name}{why}. Leave it out"
     for host, limits in export.devices.items():
         if limits.format not in FORMATS:
             yield (

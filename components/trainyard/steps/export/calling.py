@@ -158,7 +158,7 @@ def _border(format: Format, document: Examples, columns: list[dict[str, Any]]) -
             return {"inputs": {feature.name: _input(feature) for feature in document.features}, "outputs": outputs}
         case "saved_model":
             return _raw_border(document, columns)
-        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8" | "onnx":
+        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8" | "litert_batch" | "onnx":
             raise AssertionError(f"the border of {format} is read from its file")
         case _:
             assert_never(format)
@@ -211,7 +211,7 @@ def _call(format: Format) -> tuple[str, str]:
             return "import keras", _KERAS
         case "onnx":
             return "from onnxruntime import InferenceSession", _ONNX
-        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8":
+        case "litert_float32" | "litert_float16" | "litert_dynamic" | "litert_int8" | "litert_batch":
             return "from ai_edge_litert.interpreter import Interpreter", _LITERT
         case _:
             assert_never(format)

@@ -25,7 +25,7 @@ from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError, failure_fields, from_code
 from trainyard.spec.recipe import Format, LiteFormat, Recipe
 from trainyard.steps.export import lite, onnx_file, parity, signature
-from trainyard.steps.export.lite import LiteConverter, LiteModel
+from trainyard.steps.export.lite import BatchModel, LiteConverter, LiteModel
 from trainyard.steps.export.parity import ExportedModel, Predictor
 from trainyard.steps.export.signature import Border
 from trainyard.storage import storage
@@ -185,8 +185,17 @@ def _open_lite(format: Format, path: Path, document: Examples) -> ExportedModel:
     return ExportedModel(format, path, model, model.ready)
 
 
+def _write_batch(files: TrainedFiles, path: Path) -> None:
+    path.write_bytes(files.converter.convert("litert_batch"))
+
+
+def _open_batch(format: Format, path: Path, document: Examples) -> ExportedModel:
+    model = BatchModel(path, document)
+    return ExportedModel(format, path, model, model.ready)
+
+
 def _write_onnx(files: TrainedFiles, path: Path) -> None:
-    path.write_bytes(onnx_file.convert(files.float32, files.folder.document))
+    path.write_bytes(onnx_file.convert(files.float32, files.folder.document, files.recipe.export.onnx.opset))
 
 
 def _open_onnx(format: Format, path: Path, document: Examples) -> ExportedModel:
@@ -217,9 +226,18 @@ FORMATS: dict[Format, ExportFormat] = {
     "litert_float16": _lite("litert_float16", "model_float16.tflite", in_integers=False),
     "litert_dynamic": _lite("litert_dynamic", "model_dynamic.tflite", in_integers=True),
     "litert_int8": _lite("litert_int8", "model_int8.tflite", in_integers=True),
+    "litert_batch": ExportFormat(
+        "model_batch.tflite",
+        magic=(4, b"TFL3"),
+        write=_write_batch,
+        open=_open_batch,
+        exact=False,
+        in_integers=False,
+        border=lite.border,
+    ),
     "onnx": ExportFormat(
         "model.onnx",
-        magic=(0, b"\x08\x08"),  # the version of its representation, 8
+        magic=(0, b"\x08"),  # the key of its representation's version
         write=_write_onnx,
         open=_open_onnx,
         exact=False,

@@ -1,10 +1,11 @@
 """LiteRT files for phones, single-board computers and Edge TPUs, and how they predict.
 
 A device model takes what the transform gives (numbers, or the image's pixels), because string vocabularies have no
-LiteRT operation; `device.py` writes down what the device does before. Every file takes one example: batch 1 keeps all
-shapes static, which the Edge TPU compiler and the GPU delegates ask for.
+LiteRT operation; `device.py` writes down what the device does before. Every file but `batch` takes one example: batch 1
+keeps all shapes static, which the Edge TPU compiler and the GPU delegates ask for.
 
 float32   the trained weights.
+batch     the trained weights, for any number of examples at once: servers resize the first dimension of the inputs.
 dynamic   weights stored in 8 bits; activations are quantized while it computes, and inputs and outputs are float32.
 float16   weights stored in 16 bits, computed in float32 if the device has nothing better.
 int8      weights and activations in integers, calibrated on training examples. For images the input and output are
@@ -24,8 +25,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 import flatbuffers
 import keras
@@ -52,6 +54,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _IDENTIFIER = b"TFL3"
 _LOOPS = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase"))
+BATCH = 32
+"""Examples that `BatchModel` predicts at once; chosen."""
+
 _INTERPRETERS = 4  # chosen: maximum at once, because each holds a copy of the packed weights
 
 
@@ -67,21 +72,23 @@ class LiteConverter:
         self._units = _units(model, document)
         self._model = keras.Model(model.input, _target_layers(model)[0].input) if self._units else model  # standardized
 
-    def convert(self, format: LiteFormat) -> bytes:
+    def convert(self, format: LiteFormat | Literal["litert_batch"]) -> bytes:
         """Return the content of the .tflite file. Raises `ConfigurationError` if LiteRT cannot express the model."""
         if self._units and format == "litert_int8" and self._folder.document.image is not None:
             return self._convert(format, self._traced(self._units))  # not one floating-point operation may follow
+        if format == "litert_batch":
+            return _in_units(self._convert(format, self._traced({}, batch=None)), self._units)
         return _in_units(self._convert(format, self._without_units), self._units)
 
     @cached_property
     def _without_units(self) -> _ConcreteFunction:
         return self._traced({})
 
-    def _traced(self, units: Mapping[str, Unit]) -> _ConcreteFunction:
+    def _traced(self, units: Mapping[str, Unit], batch: int | None = 1) -> _ConcreteFunction:
         answers = answering(self._model, self._folder.document, units)
         return tf.function(answers, autograph=False).get_concrete_function(
             {
-                feature.name: tf.TensorSpec((1, *feature.shape), feature.dtype, name=input_name(feature.name))
+                feature.name: tf.TensorSpec((batch, *feature.shape), feature.dtype, name=input_name(feature.name))
                 for feature in self._folder.document.features
             }
         )
@@ -93,10 +100,10 @@ class LiteConverter:
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op in _LOOPS for node in nodes)
 
-    def _convert(self, format: LiteFormat, function: _ConcreteFunction) -> bytes:
+    def _convert(self, format: LiteFormat | Literal["litert_batch"], function: _ConcreteFunction) -> bytes:
         converter = tf.lite.TFLiteConverter.from_concrete_functions([function], self._module)
         match format:
-            case "litert_float32":
+            case "litert_float32" | "litert_batch":
                 pass
             case "litert_float16":
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -181,6 +188,33 @@ class LiteModel:
         return lambda: cell.invoke(inputs, 0)
 
 
+class BatchModel:
+    """A LiteRT file for any number of examples, ready to predict."""
+
+    def __init__(self, path: Path, document: Examples) -> None:
+        self._model = _Interpreter.open(path, document)
+
+    def __call__(self, features: Tensors, _raw: Tensors) -> Array:
+        """Return float32 probabilities (n, classes), or predictions (n,) or (n, targets), of features (n, ...).
+
+        The first example is predicted alone, and the others in batches of `BATCH` and a smaller last one, so that a
+        comparison covers all three.
+        """
+        arrays = {name: np.asarray(value) for name, value in features.items()}
+        count = len(next(iter(arrays.values())))
+        ends = [0, 1, *range(1 + BATCH, count, BATCH), count]
+        spans = [slice(*pair) for pair in pairwise(dict.fromkeys(ends))]
+        return np.concatenate(
+            [self._model.predict_batch({name: array[span] for name, array in arrays.items()}) for span in spans]
+        )
+
+    def ready(self, features: Tensors, _raw: Tensors) -> Callable[[], object]:
+        """Return the call that predicts one example, (1, ...)."""
+        inputs = self._model.inputs_of({name: np.asarray(value) for name, value in features.items()})
+        self._model.resize(1)
+        return lambda: self._model.invoke(inputs, 0)
+
+
 def border(path: Path) -> Border:
     """Return the inputs and outputs of the LiteRT file at `path` by name, as it takes and gives them."""
     interpreter = Interpreter(model_path=str(path))
@@ -218,6 +252,21 @@ class _Interpreter:
             for result, values in zip(results, self.invoke(inputs, row), strict=True):
                 result[row] = values[0]
         real = [_dequantize(*pair) for pair in zip(results, self.outputs, strict=True)]
+        return real[0] if len(real) == 1 else np.stack(real, axis=1)
+
+    def resize(self, count: int) -> None:
+        """Make the file take `count` examples at once."""
+        for details in self.inputs.values():
+            self.interpreter.resize_tensor_input(details["index"], [count, *details["shape"][1:]])
+        self.interpreter.allocate_tensors()
+
+    def predict_batch(self, features: dict[str, Array]) -> Array:
+        """Return the predictions (n, ...) for `features` (n, ...), all at once."""
+        self.resize(len(next(iter(features.values()))))
+        for index, values in self.inputs_of(features):
+            self.interpreter.set_tensor(index, values)
+        self.interpreter.invoke()
+        real = [self.interpreter.get_tensor(details["index"]) for details in self.outputs]
         return real[0] if len(real) == 1 else np.stack(real, axis=1)
 
     def inputs_of(self, features: dict[str, Array]) -> list[tuple[int, Array]]:
@@ -296,6 +345,7 @@ def _append_operator(model: schema.ModelT, operator: int, tensor: int, number: f
         inputs.append(len(graph.tensors) - 1)
     result = schema.TensorT()
     result.name, result.shape = b"in_units", graph.tensors[tensor].shape
+    result.shapeSignature = graph.tensors[tensor].shapeSignature  # has a batch of any size, None otherwise
     graph.tensors.append(result)
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = operator

@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-OPSET = 18  # chosen: the newest that tf2onnx 1.17 writes
 _DOMAINS = frozenset(("", "ai.onnx", "ai.onnx.ml"))  # of the operators that onnxruntime itself brings
 _BATCH = "batch"
 _DIGITS = 12  # hexadecimal, of a digest in a name; chosen
 
 
-def convert(model: keras.Model, document: Examples) -> bytes:
-    """Return the content of the .onnx file. Raises `ConfigurationError` if ONNX cannot express the model."""
+def convert(model: keras.Model, document: Examples, opset: int) -> bytes:
+    """Return the content of the .onnx file in the operators of `opset`.
+
+    Raises `ConfigurationError` if they cannot express the model.
+    """
     try:
         from tf2onnx.convert import from_function  # a second, for this format alone
     except ImportError as error:
@@ -48,7 +50,7 @@ def convert(model: keras.Model, document: Examples) -> bytes:
     }
     function = tf.function(answering(model, document, units={}), autograph=False, input_signature=[specification])
     try:
-        converted, _ = from_function(function, input_signature=[specification], opset=OPSET)
+        converted, _ = from_function(function, input_signature=[specification], opset=opset)
     except Exception as error:  # the library does not say what it raises
         raise _inexpressible(error) from error
     content = _repeatable(converted)

@@ -15,7 +15,8 @@ from typing import Any
 
 from trainyard.steps.export.on_device.columns import Preprocessing
 
-_FILES = ("model_float32.tflite", "model_float16.tflite", "model_dynamic.tflite", "model_int8.tflite", "model.onnx")
+_LITE = ("float32", "float16", "dynamic", "int8", "batch")
+_FILES = (*(f"model_{kind}.tflite" for kind in _LITE), "model.onnx")
 
 
 def main() -> None:
