@@ -68,6 +68,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "command_line": partial(_here, "commands.command_line"),
     "planning": partial(_here, "commands.planning"),
     "scaling": _scaling,
+    "gangs": partial(_process_output, "training.rendezvous"),
     "data": partial(_here, "data.data"),
     "input": partial(_process_output, "data.input"),
     "predict": partial(_process_output, "commands.predict"),

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from trainyard import ports
-from trainyard.steps.train.peers import liveness
+from trainyard.steps.train.peers import liveness, settings
 
 IMAGE = "python:3.11-slim-bookworm"
 
@@ -37,10 +37,12 @@ ANSWER = f"{inspect.getsource(liveness)}\nanswer()\n"
 # Every worker reaches every other by the name it was given, then says so and leaves.
 MEET = (
     f"""
-import os, socket, sys, threading, time
-{inspect.getsource(ports.listen)}"""
+import os, re, socket, sys, threading, time
+_NUMBERS = re.compile({settings._NUMBERS.pattern!r})
+{inspect.getsource(ports.listen)}
+{inspect.getsource(settings.addresses)}"""
     + """
-addresses = os.environ["TRAINYARD_WORKERS"].split(",")
+addresses = addresses("TRAINYARD_WORKERS")
 index = int(os.environ["TRAINYARD_WORKER_INDEX"])
 server = listen(int(addresses[index].rpartition(":")[2]))
 def answer():

@@ -15,6 +15,8 @@ from trainyard.errors import TransientError
 from trainyard.storage import storage
 from trainyard.storage.buckets import bucket_lease, objects
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 
 def test_the_lease_is_held_by_one_and_free_after_its_release(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch

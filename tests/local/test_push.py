@@ -32,6 +32,8 @@ from trainyard.steps.push import run, versions
 from trainyard.steps.push.versions import Rollback, rollback
 from trainyard.storage import storage
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 RECIPE = "name: table\ndata: {format: csv, path: x.csv, features: {x: {type: numeric}}}\nmodel: {name: mlp}\n"
 
 

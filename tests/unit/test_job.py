@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from trainyard.steps.train.gang.pods.job import (
     owner_reference,
     worker_job,
 )
-from trainyard.steps.train.peers import liveness
+from trainyard.steps.train.peers import liveness, settings
 
 RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}}
 
@@ -96,11 +97,25 @@ def test_another_plan_is_told_from_this_one_but_another_owner_is_not() -> None:
     assert plan(dataclasses.replace(GANG, workers=4)) != plan(GANG)
 
 
-def test_every_worker_knows_all_addresses_and_its_own_index() -> None:
+def test_every_worker_knows_all_addresses_and_its_own_index(monkeypatch: pytest.MonkeyPatch) -> None:
     name = GANG.name
-    assert variables(GANG)["TRAINYARD_WORKERS"] == f"{name}-0.{name}:2222,{name}-1.{name}:2222,{name}-2.{name}:2222"
+    monkeypatch.setenv("TRAINYARD_WORKERS", variables(GANG)["TRAINYARD_WORKERS"])
+    assert settings.addresses(settings.WORKERS) == [f"{name}-{index}.{name}:2222" for index in range(3)]
     assert "TRAINYARD_WORKER_INDEX" in variables(GANG)
     assert pod(GANG)["subdomain"] == headless_service(GANG, "1")["metadata"]["name"]
+
+
+def test_the_pods_of_hundreds_are_as_large_as_those_of_three() -> None:
+    def size(workers: int) -> int:
+        return len(json.dumps(pod(dataclasses.replace(GANG, workers=workers))))
+
+    assert size(1024) - size(3) < 20
+
+
+@pytest.mark.parametrize("text", ["[::1]:2222,[fe80::1]:2223", "127.0.0.1:1,host:2"])
+def test_addresses_without_a_range_are_as_they_are(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TRAINYARD_WORKERS", text)
+    assert settings.addresses(settings.WORKERS) == text.split(",")
 
 
 def test_the_node_asks_each_worker_for_an_answer_once_it_has_started_and_nobody_else_may() -> None:

@@ -61,7 +61,7 @@ def test_one_worker_with_input_workers_is_a_gang_too_and_they_are_told_of_each_o
         {variable["name"]: variable for variable in made_container(gang)["env"]} for gang in (training, input_gang)
     ]
     addresses = [variable["TRAINYARD_INPUT_WORKERS"]["value"] for variable in variables]
-    assert addresses == [",".join(input_gang.addresses)] * 2
+    assert addresses == [input_gang.addresses] * 2
     assert "TRAINYARD_WORKERS" in variables[0] and "TRAINYARD_WORKERS" not in variables[1]
     assert "TRAINYARD_DEVICES" in variables[0] and "TRAINYARD_DEVICES" not in variables[1]
 

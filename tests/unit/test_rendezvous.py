@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import socket
 import struct
 import threading
@@ -421,15 +422,15 @@ def test_where_the_gang_began_is_told_to_each_later_start(meeting: int) -> None:
     first = chief.hears("start")["past"]
     assert first["began_at"] is None and first["spent"]["meet"] >= 0
     chief.send(type="began", generation=1, step=200, began_at=200)
-    other.hears("start")
-    other.send(type="began", generation=1, step=220, began_at=220)  # as each start of another worker does
-    chief.send(type="broke", generation=1, step=230, code=75, error="PeerLost", message="killed")
-    other.hears("stop")
-    chief.ready(0)
-    other.ready(1)
-    second = chief.hears("start")["past"]
-    assert (second["began_at"], second["last_break"][1], second["spent"]) == (200, 230, first["spent"])
-    chief.send(type="done", generation=2, step=240)
+    for generation, step in ((1, 230), (2, 240)):
+        chief.send(type="broke", generation=generation, step=step, code=75, error="PeerLost", message="killed")
+        other.hears("stop")
+        chief.ready(0)
+        other.ready(1)
+        past = chief.hears("start")["past"]
+        assert (past["began_at"], past["last_break"][1], past["spent"]) == (200, 230, first["spent"])
+        other.send(type="began", generation=generation + 1, step=220, began_at=220)  # as each of its starts does
+    chief.send(type="done", generation=3, step=250)
     assert other.hears("end")["code"] == 0
 
 
@@ -510,11 +511,16 @@ class Elastic:
         assert not self.thread.is_alive()
 
 
+def team(start: dict[str, Any]) -> list[int]:
+    """Return the workers that train, by rank."""
+    return [worker for worker, _ in start["past"]["team"]]
+
+
 def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_step_that_is_saved() -> None:
     gang = Elastic(replace_seconds=LONG_SECONDS)
     gang.come(0, 1, 2, 3)
     starts = gang.hear("start", 0, 1, 2, 3)
-    assert [start["rank"] for start in starts] == [0, 1, 2, 3] and starts[0]["past"]["max_workers"] == 4
+    assert [team(start) for start in starts] == [[0, 1, 2, 3]] * 4 and starts[0]["past"]["max_workers"] == 4
     gang.callers[0].send(type="began", generation=1, step=9, began_at=0)
     lost, gang.rendezvous.replace_seconds = time.monotonic(), 0.5
     gang.go(1, 2)
@@ -522,7 +528,7 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     start, other = gang.hear("start", 0, 3)
     assert time.monotonic() - lost > 0.5
     gang.rendezvous.replace_seconds = LONG_SECONDS
-    assert (start["rank"], other["rank"], start["generation"]) == (0, 1, 2)
+    assert (team(start), team(other), start["generation"]) == ([0, 3], [0, 3], 2)
     assert start["addresses"] == other["addresses"] == ["host:0", "host:3"]  # worker 3 is the second now
     gang.come(1, 2)  # late: they do not train before the others have stopped
     gang.callers[3].send(type="began", generation=2, step=4, began_at=2)
@@ -535,7 +541,7 @@ def test_an_elastic_gang_goes_on_without_lost_workers_and_takes_them_in_at_a_ste
     gang.callers[0].send(type="recovered", generation=2, step=4, restart=restart)
     gang.ready_again(0, 1, 2, 3, save=True)
     starts = gang.hear("start", 0, 1, 2, 3)
-    assert [start["rank"] for start in starts] == [0, 1, 2, 3]
+    assert [team(start) for start in starts] == [[0, 1, 2, 3]] * 4
     past = starts[0]["past"]
     assert other["past"]["team"] == [[0, "node-0"], [3, "node-3"]] and [*past["team"]][1] == [1, "node-1"]
     assert past["stragglers"] == [slow | {"until": 4}]  # the next team finds it again, if it still is one
@@ -554,7 +560,7 @@ def test_a_team_that_grows_waits_for_the_worker_that_stops_last() -> None:
     gang.ready_again(0, 2, 3, save=True)
     time.sleep(0.6)
     gang.ready_again(1, save=True)
-    assert [start["rank"] for start in gang.hear("start", 0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert [team(start) for start in gang.hear("start", 0, 1, 2, 3)] == [[0, 1, 2, 3]] * 4
     gang.end(generation=2)
 
 
@@ -574,6 +580,18 @@ def test_of_three_workers_two_train_and_the_third_stands_in_for_a_lost_one_at_on
     gang.end(generation=2)
 
 
+def test_a_gang_of_more_workers_than_a_process_may_open_files_meets() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    port, workers = free_port(), range(16)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, limits[1]))
+        Rendezvous("127.0.0.1", port, [len(workers)], LONG_SECONDS, TOKEN, lambda: None).open()
+        callers = [Caller(port).ready(worker) for worker in workers]
+        assert [team(caller.hears("start")) for caller in callers] == [[*workers]] * len(workers)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_a_worker_of_a_later_generation_does_not_deafen_the_one_that_runs() -> None:
     gang = Elastic(replace_seconds=0.2)
     gang.come(0, 1)
@@ -589,7 +607,7 @@ def test_workers_of_an_elastic_gang_wait_for_the_chief_however_long_it_takes() -
     gang.come(1, 2, 3)
     time.sleep(0.6)
     gang.come(0)
-    assert [start["rank"] for start in gang.hear("start", 0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert [team(start) for start in gang.hear("start", 0, 1, 2, 3)] == [[0, 1, 2, 3]] * 4
     gang.end(generation=1)
 
 
@@ -601,7 +619,7 @@ def test_a_new_worker_0_does_not_wait_anew_for_workers_that_were_missing_before_
     gang.come(0)
     came = time.monotonic()
     gang.callers[2] = Caller(gang.port).ready(2, away=61.0)
-    assert [start["rank"] for start in gang.hear("start", 0, 2)] == [0, 1]
+    assert [team(start) for start in gang.hear("start", 0, 2)] == [[0, 2]] * 2
     assert time.monotonic() - came > 0.5  # those that are about to come back are waited for
     gang.end(generation=1)
 

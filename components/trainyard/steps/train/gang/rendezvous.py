@@ -13,10 +13,12 @@ next step, saved, once a larger team is there.
 from __future__ import annotations
 
 import json
+import resource
+import selectors
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import connection
@@ -66,6 +68,7 @@ _MAX_OOM_KILLS = 2  # chosen: an unchanged gang would be killed again
 _FINAL_CODES = {int(code) for code in ExitCode} - {0, ExitCode.TRANSIENT, ExitCode.PEER_LOST, ExitCode.PREEMPTED}
 _GATHER_SECONDS = 5.0  # chosen: workers that return together are taken in together
 _SAVE_SECONDS = 60.0  # chosen: an evaluation and a checkpoint, before a team that grows is stopped
+_FILES = 256  # chosen: descriptors of all but the workers' streams, which have two each; 1,024 are usual
 _MAX_NUMBER = 1 << 53  # limit of whole numbers in a message
 
 
@@ -99,7 +102,8 @@ class Rendezvous:
     replace_seconds: float = 0.0
     past_uri: str = ""
     _members: dict[int, _Member] = field(default_factory=dict)
-    _unidentified: list[MessageStream] = field(default_factory=list)
+    _streams: dict[MessageStream, int | None] = field(default_factory=dict)  # the worker that each has said to be
+    _selector: selectors.DefaultSelector = field(default_factory=selectors.DefaultSelector)
     _generation: int = 0
     _newest: int = 0  # generation that any worker has seen
     _team: list[int] = field(default_factory=list)
@@ -134,6 +138,8 @@ class Rendezvous:
 
         Raises `TransientError` if the port is taken.
         """
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES + 2 * self.workers)), hard))
         try:
             listener = channel.listen(self.host, self.port)
         except OSError as error:
@@ -159,19 +165,19 @@ class Rendezvous:
         self._past.max_workers = self.workers if len(self.counts) > 1 else 0
         stall_guard = StallGuard()
         while self._end is None:
-            streams = {stream.socket: stream for stream in self._streams()}
-            readable = connection.wait([*acceptor.sockets(), *streams], timeout=0.2)
-            stall_guard.excuse([*streams.values()])
-            self._unidentified += [MessageStream(client) for client in acceptor.accept(readable)]
-            for client, stream in streams.items():
-                if client in readable:
+            # Waits on a selector, because registering 1,024 streams in each turn is half of its work.
+            readable = {*connection.wait([*acceptor.sockets(), self._selector.fileno()], timeout=0.2)}
+            stall_guard.excuse([*self._streams])
+            said = [key.data for key, _ in self._selector.select(0)]
+            for client in acceptor.accept(readable):
+                stream = MessageStream(client)
+                self._streams[stream] = None
+                self._selector.register(stream, selectors.EVENT_READ, stream)
+            for stream in said:
+                if stream in self._streams:
                     self._receive(stream)
             self._check_members()
-        for stream in self._streams():
-            stream.send(**{"kind": "end", **self._end})
-
-    def _streams(self) -> list[MessageStream]:
-        return [*self._unidentified, *(member.stream for member in self._members.values())]
+        self._send_all(self._streams, "end", **self._end)
 
     def _receive(self, stream: MessageStream) -> None:
         messages = stream.receive()
@@ -189,11 +195,11 @@ class Rendezvous:
         if kind == "ready":
             self._handle_ready(stream, message)
             return
-        if stream in self._unidentified:
+        if (worker := self._streams[stream]) is None:
             raise ValueError(kind)
         step = _natural_number(message.get("step", 0))
         self._step = max(self._step, step)
-        if message.get("generation") != self._generation or self._worker(stream) not in self._team:
+        if message.get("generation") != self._generation or worker not in self._team:
             return
         self._reached = max(self._reached, step)
         # A team that was told to stop may have finished, and the cause of its end may be told late.
@@ -217,17 +223,16 @@ class Rendezvous:
             self._keep_past()
         elif kind == "broke":
             self._handle_break(message)
-        if kind in ("began", "recovered") and self._worker(stream) == 0:
+        if kind in ("began", "recovered") and worker == 0:
             self._trains = True
 
     def _handle_ready(self, stream: MessageStream, message: Message) -> None:
         worker, generation = _natural_number(message["worker"]), _natural_number(message["generation"])
         address, node = str(message["address"]), str(message.get("node", ""))
         away = float(message.get("away", 0.0))
-        if worker >= self.workers or any(m.stream is stream for w, m in self._members.items() if w != worker):
+        if worker >= self.workers or self._streams[stream] not in (None, worker):
             raise ValueError(worker)
-        if stream in self._unidentified:
-            self._unidentified.remove(stream)
+        self._streams[stream] = worker
         previous = self._members.get(worker)
         if previous is not None and previous.stream is not stream:
             self._drop(previous.stream, "it was started again")
@@ -250,14 +255,11 @@ class Rendezvous:
             kept = {"token": self.token, "past": past.model_dump(), "step": self._reached, **now}
             self._writer.submit(_write_past, self.past_uri, json.dumps(kept))
 
-    def _worker(self, stream: MessageStream) -> int | None:
-        return next((worker for worker, member in self._members.items() if member.stream is stream), None)
-
     def _drop(self, stream: MessageStream, reason: str) -> None:
+        worker = self._streams.pop(stream)
+        self._selector.unregister(stream)
         stream.close()
-        if stream in self._unidentified:
-            self._unidentified.remove(stream)
-        for worker in [worker for worker, member in self._members.items() if member.stream is stream]:
+        if worker is not None:
             del self._members[worker]
             if worker in self._team:
                 self._stop(f"worker {worker} is lost: {reason}")
@@ -323,16 +325,14 @@ class Rendezvous:
         events.emit("restarting", generation=self._generation + 1, step=self._reached, reason=reason)
         for member in self._members.values():
             member.address = None
-            member.stream.send("stop", grace_seconds=grace_seconds, save=save)
+        self._send_all(self._streams_of(self._members), "stop", grace_seconds=grace_seconds, save=save)
 
     def _check_members(self) -> None:
-        for stream in self._streams():
-            if stream.is_silent():
-                self._drop(stream, f"no message from it for {SILENCE_SECONDS:g} s")
-            elif time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
-                stream.send("beat")
+        for stream in [stream for stream in self._streams if stream.is_silent()]:
+            self._drop(stream, f"no message from it for {SILENCE_SECONDS:g} s")
         if time.monotonic() - self._beat_at > HEARTBEAT_SECONDS:
             self._beat_at = time.monotonic()
+            self._send_all(self._streams, "beat")
         if self._failed and time.monotonic() - self._failed[0] > SILENCE_SECONDS + HEARTBEAT_SECONDS:
             self._end = self._failed[1]
         if self._end or self._failed:
@@ -341,7 +341,7 @@ class Rendezvous:
         if self._running:
             self._grow(ready)
             return
-        missing = [worker for worker in range(self.workers) if worker not in ready]
+        missing = sorted({*range(self.workers)} - {*ready})
         waited = time.monotonic() - self._waiting_since
         if self._is_complete(ready, waited):
             self._start(ready[: self._count(ready)], missing)
@@ -396,8 +396,15 @@ class Rendezvous:
             events.emit("warning", message=text)
         events.emit("started_together", workers=len(team), generation=self._generation, **smaller)
         fields = {"generation": self._generation, "addresses": addresses, "past": self._past.model_dump()}
-        for rank, worker in enumerate(team):
-            self._members[worker].stream.send("start", rank=rank, **fields)
+        self._send_all(self._streams_of(team), "start", **fields)
+
+    def _streams_of(self, workers: Iterable[int]) -> list[MessageStream]:
+        return [self._members[worker].stream for worker in workers]
+
+    def _send_all(self, streams: Iterable[MessageStream], kind: str, **fields: Any) -> None:
+        line = channel.encode(kind, **fields)
+        for stream in streams:
+            stream.send_line(line)
 
 
 def _names(workers: list[int]) -> str:

@@ -52,7 +52,7 @@ class Membership:
     @classmethod
     def from_environment(cls) -> Membership:
         """Read TRAINYARD_WORKERS and its companions. Raises `ConfigurationError` if they are inconsistent."""
-        addresses = [address for address in os.environ.get(settings.WORKERS, "").split(",") if address]
+        addresses = settings.addresses(settings.WORKERS)
         index = os.environ.get(settings.WORKER_INDEX, "")
         if not index.isdigit() or int(index) >= len(addresses) or not all(":" in address for address in addresses):
             raise ConfigurationError(
@@ -192,8 +192,9 @@ class Supervisor:
         if kind == "start" and not self._stop_requested_at:
             self._step, self._alone_since = 0, 0.0  # before the generation, with which the heartbeats send it
             self._generation = int(message["generation"])
-            past = json.dumps(message["past"])
-            self._training = TrainingProcess(message["rank"], message["addresses"], self.options, past)
+            past = message["past"]
+            rank = [worker for worker, _ in past["team"]].index(self.membership.worker)
+            self._training = TrainingProcess(rank, message["addresses"], self.options, json.dumps(past))
         elif kind == "stop":
             self._check_training(stream)  # this worker's own failure may have caused the stop
             if self._training is not None and message["save"]:

@@ -193,6 +193,11 @@ def _hmac(key: bytes, who: bytes, server_nonce: bytes, client_nonce: bytes) -> b
     return hmac.digest(key, who + server_nonce + client_nonce, "sha256")
 
 
+def encode(kind: str, **fields: Any) -> bytes:
+    """Return a message as a line."""
+    return json.dumps({"type": kind, **fields}).encode() + b"\n"
+
+
 class MessageStream:
     """One side of a connection, which sends and receives whole messages."""
 
@@ -212,9 +217,13 @@ class MessageStream:
 
     def send(self, kind: str, **fields: Any) -> bool:
         """Send a message; return False if the other side is gone or no longer reads."""
+        return self.send_line(encode(kind, **fields))
+
+    def send_line(self, line: bytes) -> bool:
+        """Send a message as `encode` returns it, which serves many receivers; the rest is as in `send`."""
         try:
             with self._sending:
-                self._out.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
+                self._out.sendall(line)
         except OSError:
             return False
         return True

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from dataclasses import dataclass
 from typing import TypedDict
 
 WORKERS = "TRAINYARD_WORKERS"
-"""host:port of every worker's barrier by index, separated by commas."""
+"""host:port of every worker's barrier by index, as `addresses` reads them."""
 WORKER_INDEX = "TRAINYARD_WORKER_INDEX"
 """The index of this worker."""
 GANG_TOKEN = "TRAINYARD_GANG_TOKEN"  # noqa: S105 - the variable's name
@@ -28,6 +29,8 @@ NODE = "TRAINYARD_NODE"
 """The name of this pod's node."""
 LAUNCHER_HEARTBEAT = "TRAINYARD_LAUNCHER_SIGN"
 """URI of the launcher's heartbeat; not set if no launcher watches the gang."""
+
+_NUMBERS = re.compile(r"\[0-([0-9]{1,4})\]")
 
 PORT_RANGE = 8
 """Chosen: TensorFlow, JAX and the ring use the first free of this many ports behind the barrier's."""
@@ -58,9 +61,27 @@ def node() -> str:
     return os.environ.get(NODE) or platform.node()
 
 
+def numbered_address(pattern: str, workers: int) -> str:
+    """Return the `pattern` of an address, with a `*` for a number, as text for those of 0 to `workers` - 1.
+
+    In full, the addresses of 1,024 pods would be 110 KB in each of these pods, and all would be listed every second.
+    """
+    return pattern.replace("*", f"[0-{workers - 1}]")
+
+
+def addresses(variable: str) -> list[str]:
+    """Return the addresses in the environment's `variable`, between commas; `[0-3]` stands for the numbers 0 to 3."""
+    expanded = []
+    for address in filter(None, os.environ.get(variable, "").split(",")):
+        last = _NUMBERS.search(address)
+        numbers = range(int(last[1]) + 1) if last else [0]
+        expanded += [_NUMBERS.sub(str(number), address) for number in numbers]
+    return expanded
+
+
 def input_addresses() -> list[str]:
     """Return host:port of every input worker in the order of their turns; empty without input workers."""
-    return [address for address in os.environ.get(INPUT_WORKERS, "").split(",") if address]
+    return addresses(INPUT_WORKERS)
 
 
 @dataclass(frozen=True)

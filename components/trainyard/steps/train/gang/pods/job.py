@@ -90,9 +90,9 @@ class Gang:
         return ": it resumes from its last checkpoint" if self.step == "train" else ""
 
     @property
-    def addresses(self) -> list[str]:
-        """host:port of every worker's barrier, by index."""
-        return [f"{self.name}-{index}.{self.name}:{PORT}" for index in range(self.workers)]
+    def addresses(self) -> str:
+        """host:port of every worker's barrier, as `settings.addresses` reads them."""
+        return settings.numbered_address(f"{self.name}-*.{self.name}:{PORT}", self.workers)
 
 
 def owner_reference(api_version: str, kind: str, name: str, uid: str) -> Manifest:
@@ -288,8 +288,8 @@ def _probes(gang: Gang) -> Manifest:
 def _environment(gang: Gang) -> list[Manifest]:
     values = {
         **gang.environment,
-        settings.INPUT_WORKERS if gang.feeds else settings.WORKERS: ",".join(gang.addresses),
-        **({settings.INPUT_WORKERS: ",".join(gang.input.addresses)} if gang.input else {}),
+        settings.INPUT_WORKERS if gang.feeds else settings.WORKERS: gang.addresses,
+        **({settings.INPUT_WORKERS: gang.input.addresses} if gang.input else {}),
         settings.START_DEADLINE_SECONDS: str(gang.pool.start_deadline_seconds),
     }
     # The Job's uid: random, equal in all pods of this Job, and known only to those who may read the Job.

@@ -23,6 +23,7 @@ from trainyard.steps.train.gang.pods.job import Gang, dependents, input_job, own
 from trainyard.steps.train.gang.pods.outcome import Worker
 
 _POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from memory
+_LONGEST_POLL_SECONDS = 5.0  # chosen: polls take a quarter of the time at most; a list of 1,024 pods has 5 MB
 _BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
 _TOLD_SECONDS = 600  # chosen: a node pool that can grow has grown by then
 _NO_ANSWER = "the API server does not answer"
@@ -63,8 +64,10 @@ def launch(
         job, how = _create_or_attach(gang, cluster, _owner(launcher_pod) if launcher_pod else None)
         _complete(gang, cluster, job, how)  # if it fails, no pod stays without its NetworkPolicy
         watch = _Watch(gang, cluster, on_start, attempt)
+        asked = time.monotonic()
         while not watch.finished(job["metadata"]["uid"], log):
-            time.sleep(_POLL_SECONDS)
+            time.sleep(min(max(_POLL_SECONDS, 3 * (time.monotonic() - asked)), _LONGEST_POLL_SECONDS))
+            asked = time.monotonic()
     except TransientError:
         detached = _NO_ANSWER if cluster.unreachable else ""
         raise
