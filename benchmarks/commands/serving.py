@@ -103,7 +103,7 @@ def section(seconds: float = _SECONDS, rounds: float = _ROUNDS) -> str:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tables = []
-        for recipe, rows in (("tabular", _table_rows), ("digits", _image_rows)):
+        for recipe, rows in (("tabular", table_rows), ("digits", _image_rows)):
             train(recipe, folder)
             models = folder / "runs" / recipe / "models"
             (version,) = (path.parent for path in models.glob("*/assets.extra"))
@@ -138,13 +138,13 @@ def _lines(
     labels = [("bare loop", 1), *((server.name, clients) for server, clients in cases)]
     for (name, clients), own in zip(labels, found, strict=True):
         ratio = statistics.median(each.rate / loop.rate for each, loop in zip(own, found[0], strict=True))
-        p50, p99 = (statistics.median(_percentile(each.times, percent) for each in own) for percent in (50, 99))
+        p50, p99 = (statistics.median(percentile(each.times, percent) for each in own) for percent in (50, 99))
         cpu, rate = (statistics.median(values) for values in ([r.cpu for r in own], [r.rate for r in own]))
         record = "row" if recipe == "tabular" else "image"
         yield f"| {record} | {name} | {clients} | {p50:.2f} | {p99:.2f} | {cpu:.2f} | {rate:,.0f} | {ratio:.2f} |"
 
 
-def _table_rows(version: Path) -> list[dict[str, Any]]:
+def table_rows(version: Path) -> list[dict[str, Any]]:
     """Return ten rows by the names of the signature."""
     row = json.loads((version / "assets.extra" / "examples" / "row.json").read_text())
     columns = json.loads((version / "assets.extra" / "signature.json").read_text())["columns"]
@@ -186,7 +186,7 @@ def _trainyard(models: Path, rows: list[dict[str, Any]]) -> Iterator[list[_Serve
         try:
             address = process.stderr.readline().rpartition("//")[2].split()[0].strip(".,").split(":")
             yield [
-                _Server("`trainyard serve`", process.pid, (1, 8, 64), lambda: _rest(int(address[1]), rows)),
+                _Server("`trainyard serve`", process.pid, (1, 8, 64), lambda: rest(int(address[1]), rows)),
                 _Server("`trainyard serve`, gRPC", process.pid, (1,), lambda: _grpc(port, rows)),
             ]
         finally:
@@ -202,7 +202,7 @@ def _fastapi(version: Path, rows: list[dict[str, Any]]) -> Iterator[_Server]:
     program = _FASTAPI.replace("TYPE", kind).replace("READ", read)
     with _running([sys.executable, "-c", program, str(version), str(port)]) as process:
         _wait(port)
-        yield _Server("FastAPI", process.pid, (1, 8, 64), lambda: _rest(port, rows))
+        yield _Server("FastAPI", process.pid, (1, 8, 64), lambda: rest(port, rows))
 
 
 def _free_port() -> int:
@@ -257,7 +257,7 @@ def _round(server: _Server, clients: int, seconds: float) -> _Round:
     return _Round(together, len(together) / (time.perf_counter() - start), cpu)
 
 
-def _rest(port: int, rows: list[dict[str, Any]]) -> Callable[[int], None]:
+def rest(port: int, rows: list[dict[str, Any]]) -> Callable[[int], None]:
     """Connect; a client library would take longer than the server."""
     connection = socket.create_connection(("127.0.0.1", port))
     stream = connection.makefile("rb")
@@ -309,7 +309,7 @@ def _cpu_seconds(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _percentile(times: list[float], percent: int) -> float:
+def percentile(times: list[float], percent: int) -> float:
     """Return milliseconds."""
     return sorted(times)[min(len(times) - 1, len(times) * percent // 100)] * 1000
 
