@@ -122,6 +122,10 @@ def test_every_form_of_a_request_gives_the_same_rows() -> None:
     ]
     body = json.dumps({"id": "7", "inputs": tensors, "outputs": [{"name": "label"}]}).encode()
     assert Records(model()).open_inference_rows(body) == (expected, "7", Wanted({"label": False}, False))
+    named_body = body.replace(b'"id"', b'"model_name": "m", "id"')  # as KServe's client does
+    assert Records(model()).open_inference_rows(named_body, model_name="m")[0] == expected
+    with pytest.raises(BadRequest, match="model_name: 'm' is not the model of the URL, 'other'"):
+        Records(model()).open_inference_rows(named_body, model_name="other")
     encoded = base64.b64encode(PNG).decode()
     image = model(RawInput(name="image", dtype="string"), pixels={"channels": 1})
     for instance in ({"image": {"b64": encoded}}, {"b64": encoded}):

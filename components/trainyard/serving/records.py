@@ -137,13 +137,18 @@ class Records:
             rows.append(self._typed(record | absent, place, bare))
         return rows
 
-    def open_inference_rows(self, body: bytes, json_bytes: str = "") -> tuple[list[Row], str, Wanted]:
+    def open_inference_rows(
+        self, body: bytes, json_bytes: str = "", model_name: str = ""
+    ) -> tuple[list[Row], str, Wanted]:
         """Return the rows of a request of the Open Inference Protocol, its id, and the outputs that it asks for.
 
-        json_bytes: the number of bytes before the raw tensors, '' if there are none.
+        json_bytes: the number of bytes before the raw tensors, '' if there are none. model_name: that of the URL.
         """
         size = _bounded(json_bytes, len(body), JSON_BYTES) if json_bytes else len(body)
-        request = _object(_parsed(body[:size]), "the request", {"id", "inputs", "outputs", "parameters"})
+        request = _object(_parsed(body[:size]), "the request", {"id", "inputs", "outputs", "parameters", "model_name"})
+        if request.get("model_name", model_name) != model_name:  # which KServe's client repeats
+            given = str(request["model_name"])[:100]
+            raise BadRequest(f"model_name: {given!r} is not the model of the URL, {model_name!r}. Leave it out.")
         tensors: list[tuple[Any, list[Any]]] = []
         raw = body[size:]
         for index, item in enumerate(_list(request.get("inputs"), "inputs")):

@@ -173,7 +173,8 @@ class Server:
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
         body, json_bytes = await self._body(request), request.headers.get(JSON_BYTES, "")
-        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body, json_bytes), len(body))
+        name = self._service.name
+        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body, json_bytes, name), len(body))
         outputs = await self._service.infer(model, rows, wanted.raw)
         raw = {
             output.name: raw_tensors.content(output.values, output.datatype)
@@ -188,7 +189,8 @@ class Server:
         return web.Response(body=head + b"".join(raw.values()), headers={JSON_BYTES: str(len(head))})
 
     async def _status(self, request: web.Request) -> web.Response:
-        return web.json_response(version_status(self._model(request)))
+        kserve = {"name": self._service.name, "ready": True}  # members of KServe's V1 protocol
+        return web.json_response(version_status(self._model(request)) | kserve)
 
     async def _signature(self, request: web.Request) -> web.Response:
         """Answer as TensorFlow Serving's GetModelMetadata, in the names of the serving signature."""
