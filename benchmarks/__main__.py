@@ -65,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "run_digits": partial(_here, "training.run_digits"),
     "training_loop": partial(_process_output, "training.training_loop", "--part"),
     "fine_tuning": partial(_process_output, "training.fine_tuning"),
+    "first_model": partial(_process_output, "training.first_model"),
     "command_line": partial(_here, "commands.command_line"),
     "planning": partial(_here, "commands.planning"),
     "scaling": _scaling,
@@ -84,7 +85,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
 }
 ACCELERATED = ("accelerator",)
 """Benchmarks that need a GPU or TPU."""
-LONG = ("chaos",)
+LONG = ("chaos", "first_model")
 """Benchmarks that take hours."""
 
 

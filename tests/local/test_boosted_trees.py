@@ -122,6 +122,17 @@ def test_a_number_that_is_missing_takes_the_branch_that_scikit_learn_gives_it() 
     assert r2 > 0.8
 
 
+def test_a_number_without_a_value_in_the_training_split_is_left_alone() -> None:
+    told = [Feature(name=f"{name}_missing", dtype="float32", shape=(), missing_of=name) for name in "ab"]
+    columns = Columns([*(Feature(name=name, dtype="float32", shape=()) for name in "ab"), *told])
+    numbers = np.random.default_rng(3).normal(size=(200, 2)).astype(np.float32)
+    numbers[:, 1] = np.nan
+    rows = Rows(numbers, numbers[:, 0], None)
+    trees = boosted_trees.fit(Trees(max_iter=5), columns, rows, rows, None, 1, lambda _: None)
+    with_value = np.where(np.isnan(numbers), np.float32(7), numbers)
+    np.testing.assert_array_equal(answers(trees, numbers), answers(trees, with_value))
+
+
 @given(st.floats(allow_nan=False), FLOATS)
 def test_a_threshold_of_32_bits_parts_all_numbers_of_32_bits_alike(threshold: float, value: float) -> None:
     rounded = below(np.array([threshold]))

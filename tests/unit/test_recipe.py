@@ -351,6 +351,7 @@ def test_trees_take_the_settings_that_mean_something_to_them() -> None:
     changes = ["model.trees.max_iter=9", "train.class_weights=balanced", "train.early_stopping.patience=3", "seed=4"]
     parsed = documents.parse(TREES, Recipe, name="pets.yaml", overrides=[*changes, "evaluate.boosted=false"])
     assert parsed.model.trees.max_iter == 9 and parsed.model.trees.max_leaf_nodes == 31
+    assert parsed.model.trees.min_samples_leaf == 20
     with pytest.raises(
         ConfigurationError, match=r"model.name: boosted_trees has no operations to count, so neither speed"
     ):

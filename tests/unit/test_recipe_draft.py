@@ -58,7 +58,8 @@ def test_a_table_becomes_a_recipe_of_the_columns_that_can_tell_something(tmp_pat
         "joined": "date",
         "fee": "numeric",
     }
-    assert drafted.task == "classification" and drafted.data.label == "kept" and drafted.model.name == "mlp"
+    assert drafted.task == "classification" and drafted.data.label == "kept"
+    assert drafted.model.name == "boosted_trees" and drafted.model.trees.min_samples_leaf == 5
     zeros = sum(line.endswith(",0") for line in table(tmp_path).read_text().splitlines())
     assert (drafted.evaluate.gates[0].against, drafted.evaluate.gates[0].confidence) == ("baseline", 0.95)
     assert f"'0' as the answer to everything (about {zeros / 300:.3f})" in guesses[-1]

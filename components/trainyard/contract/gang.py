@@ -143,14 +143,26 @@ def _bounds(pool: Pool) -> str:
 
 def check_one_cpu(recipe: Recipe, environment: Environment) -> None:
     """Raise `ConfigurationError` if `environment` trains boosted trees on more than they use: one worker on a CPU."""
+    if recipe.model.name == TREES and (why := _no_cpu_alone(environment)):
+        raise ConfigurationError(
+            f"{recipe.name}: model.name: {why}. Place train on a pool of kind cpu with one worker, or name mlp."
+        )
+
+
+def why_no_trees(environment: Environment) -> str:
+    """Return the reason why `environment` cannot train boosted trees, '' if it can."""
+    if environment.input_workers is not None:
+        return "boosted_trees reads the examples itself, and the environment has input workers"
+    return _no_cpu_alone(environment)
+
+
+def _no_cpu_alone(environment: Environment) -> str:
     pools = {name: environment.pools[name] for name in environment.pool_names(TRAIN) if name in environment.pools}
-    for name, pool in pools.items() if recipe.model.name == TREES else ():
+    for name, pool in pools.items():
         if pool.kind != "cpu" or pool.max_workers > 1:
             has = f"{pool.max_workers} workers" if pool.kind == "cpu" else f"kind {pool.kind}"
-            raise ConfigurationError(
-                f"{recipe.name}: model.name: boosted_trees trains in one process on a CPU, and the pool '{name}' has "
-                f"{has}. Place train on a pool of kind cpu with one worker, or name mlp."
-            )
+            return f"boosted_trees trains in one process on a CPU, and the pool '{name}' has {has}"
+    return ""
 
 
 def launches(environment: Environment, step: str = TRAIN) -> bool:

@@ -28,6 +28,7 @@ from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import column_inputs
 from trainyard.spec.model import Trees
+from trainyard.values.numbers import filled_columns
 
 Estimator: TypeAlias = HistGradientBoostingClassifier | HistGradientBoostingRegressor
 Floats = NDArray[np.float32]
@@ -319,6 +320,7 @@ def fit(
         learning_rate=trees.learning_rate,
         max_iter=trees.max_iter,
         max_leaf_nodes=trees.max_leaf_nodes,
+        min_samples_leaf=trees.min_samples_leaf,
         categorical_features=[column < len(columns.categories) for column in range(columns.count)],
         early_stopping=True,  # otherwise it keeps no losses
         n_iter_no_change=patience or trees.max_iter + 1,
@@ -327,7 +329,7 @@ def fit(
     )
     with threadpool_limits(1, user_api="openmp"), _reported(estimator, report):
         estimator.fit(
-            train.values,
+            filled_columns(train.values),
             train.labels,
             train.weights,
             X_val=judged.values,

@@ -81,6 +81,9 @@ class Trees(Strict):
         0.1, description="Factor for the answers of each tree; a smaller one needs more iterations."
     )
     max_leaf_nodes: Annotated[int, Field(ge=2, le=65_536)] = Field(31, description="Maximum leaves of a tree.")
+    min_samples_leaf: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
+        20, description="Minimum training rows of a leaf; a table of some hundred rows needs fewer."
+    )
 
 
 class ModelConfig(Strict):

@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainyard import uris
 from trainyard.errors import ConfigurationError, did_you_mean
@@ -15,6 +16,9 @@ from trainyard.graph import OUTPUTS
 from trainyard.spec.environment import Environment
 from trainyard.spec.recipe import BUNDLED
 from trainyard_control.cluster import environments
+
+if TYPE_CHECKING:
+    from trainyard.quality.recipe_draft import Comparison
 
 LOCAL = "local"  # the default environment
 _SUFFIXES = (".yaml", ".yml")
@@ -90,10 +94,14 @@ def recipe_name(stem: str) -> str:
     return re.sub("[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
 
 
-def draft(source: str, file: Path, label: str | None) -> tuple[str, list[str]]:
+_COMPARED = 20_000  # chosen: of a table with more rows the usual trees are the first model; reading it takes a second
+
+
+def draft(source: str, file: Path, label: str | None, *, no_trees: str = "") -> tuple[str, list[str]]:
     """Draft a recipe for the data at `source`: its YAML, to be saved as `file`, and a list of the guesses.
 
-    Raises `DataError` if the data cannot be read, `ConfigurationError` if a library is missing or no recipe fits.
+    no_trees: why boosted trees cannot be trained. Raises `DataError` if the data cannot be read, `ConfigurationError`
+    if a library is missing or no recipe fits.
     """
     from trainyard.quality.source import require_libraries
 
@@ -103,4 +111,26 @@ def draft(source: str, file: Path, label: str | None) -> tuple[str, list[str]]:
 
     profile = inspect(source, label)
     path = source if uris.is_bucket(source) else os.path.relpath(source, file.parent)
-    return draft_recipe(recipe_name(file.stem), path, profile)
+    name = recipe_name(file.stem)
+    text, guesses = draft_recipe(name, path, profile, no_trees=no_trees)
+    if comparison := _compared(text, file.parent, profile.rows):
+        return draft_recipe(name, path, profile, comparison)
+    return text, guesses
+
+
+def _compared(text: str, folder: Path, rows: int) -> Comparison | None:
+    """Return the comparison of first models on the training rows of the drafted recipe; None if there is none."""
+    from trainyard.spec import documents
+    from trainyard.spec.networks import TREES
+    from trainyard.spec.recipe import Recipe
+
+    recipe = documents.parse(text, Recipe, name="the draft")
+    if recipe.model.name != TREES or rows > _COMPARED or find_spec("sklearn") is None:
+        return None
+    from trainyard.models.first_model import compare  # scikit-learn: a second
+    from trainyard.steps.preprocess.training_rows import training_rows
+
+    path = uris.resolve(folder, recipe.data.path or "")
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"path": path})})
+    table = training_rows(recipe, _COMPARED)
+    return None if table is None else compare(table, recipe)

@@ -11,13 +11,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from trainyard.errors import ConfigurationError
 from trainyard.escape import one_line
 from trainyard.graph import OUTPUTS
+
+if TYPE_CHECKING:
+    from trainyard.spec.environment import Environment
 
 _T = TypeVar("_T")
 
@@ -136,9 +139,10 @@ def write_file(text: str, file: Path, option: str = "", mode: Literal["w", "x"] 
     say(f"✓ {done} {file}", err=True)
 
 
-def recipe_or_draft(recipe: str, label: str | None) -> str:
-    """Return `recipe`; if it names data, draft a recipe, print and save it, and return its file."""
+def recipe_or_draft(recipe: str, label: str | None, environment: Environment) -> str:
+    """Return `recipe`; if it names data, draft a recipe that `environment` can train, save it, and return its file."""
     from trainyard import escape
+    from trainyard.contract.gang import why_no_trees
     from trainyard_control.api import arguments
 
     if not arguments.is_data(recipe):
@@ -146,7 +150,7 @@ def recipe_or_draft(recipe: str, label: str | None) -> str:
             raise ConfigurationError(f"--label {label}: {recipe} is a recipe and names its label. Leave --label out.")
         return recipe
     file = arguments.recipe_file(recipe)
-    text, _ = arguments.draft(recipe, file, label)
+    text, _ = arguments.draft(recipe, file, label, no_trees=why_no_trees(environment))
     if not file.exists():
         write_file(text, file, mode="x")
     elif file.read_text(encoding="utf-8") != text:

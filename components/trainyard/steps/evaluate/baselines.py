@@ -24,6 +24,7 @@ from trainyard.spec.gates import BASELINE_METRICS
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import measure
+from trainyard.values.numbers import filled_columns
 
 Arrays = dict[str, NDArray[Any]]
 _Trees: TypeAlias = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -154,7 +155,7 @@ def boosted_predictions(examples: ExampleFolder, split: Split, seed: int) -> tup
         for _ in range(_width(input_))
     ]
     kind = HistGradientBoostingRegressor if labels is None else HistGradientBoostingClassifier
-    matrix = _matrix(features, inputs)
+    matrix = filled_columns(_matrix(features, inputs))
     trees = [
         kind(random_state=seed, categorical_features=categorical).fit(matrix, column, weights)
         for column in targets.reshape(len(targets), -1).T

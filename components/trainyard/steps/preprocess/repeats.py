@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from trainyard.contract.document import SPLITS, FrozenModel, Split
 from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
@@ -48,6 +49,14 @@ class Repeats:
         return self.rows > 0 and (
             self.contradicting >= _CONTRADICTING * self.rows or self.rows >= _TIMES * self.distinct
         )
+
+    @classmethod
+    def from_rows(cls, contents: NDArray[np.uint64], labels: NDArray[np.int32]) -> Repeats:
+        """Count rows by the digests of their features and the numbers of their labels."""
+        _, places, counts = np.unique(contents, return_inverse=True, return_counts=True)
+        kinds = np.unique(np.stack([places, labels.astype(np.int64)]), axis=1)[0]
+        several = np.bincount(kinds, minlength=len(counts))[places] > 1
+        return cls(len(contents), len(counts), int(several.sum()), int(counts.max(initial=1)))
 
     @classmethod
     def from_parts(cls, parts: list[SortedRun], repeated: list[Repeated]) -> Repeats:

@@ -62,8 +62,8 @@ def submit(
     from trainyard_control.cli.follow import show_all, upload_and_send
     from trainyard_control.cluster import environments
 
-    environments.load(environment)  # data to draft from may be in its storage
-    recipe = recipe_or_draft(recipe, label)
+    loaded = environments.load(environment)  # data to draft from may be in its storage
+    recipe = recipe_or_draft(recipe, label, loaded)
     submission = prepare(recipe, environment, set_ or [], name, day, from_step.value if from_step else None)
     say_left_out(recipe, set_)
     if not dry_run:

@@ -65,7 +65,7 @@ def run(
     loaded = environments.load(environment)
     check_options(loaded, push=not no_push, override=override, name=name)
     require_followed(loaded)
-    recipe = recipe_or_draft(recipe, label)
+    recipe = recipe_or_draft(recipe, label, loaded)
     step = from_step.value if from_step else None
     if loaded.target == "local":
         name, refused = _run_here(recipe, environment, set_, step, day, not no_push, override, output)
