@@ -393,6 +393,7 @@ def test_mlflow_loads_and_serves_a_version_that_answers_as_predict(table: Path, 
         shutil.copytree(root / "models" / "1", tmp_path / root.name)
         (tmp_path / root.name / "MLmodel").write_text(mlflow.model_file())
         models.append(pyfunc.load_model(str(tmp_path / root.name)))
+        shutil.rmtree(tmp_path / root.name)  # it is loaded
     expected = ty.load(table / "models" / "1").predict(columns).table.drop_columns(["key"])
     frame = pd.DataFrame(columns)
     assert models[0].predict(frame).to_dict("list") == expected.to_pydict()

@@ -19,6 +19,7 @@ class MlflowModel:
 
     def __init__(self, folder: str) -> None:
         self._predictor = Predictor(open_model(folder))
+        self._predictor.load()  # before MLflow's server says that it is ready: it ends a request after 60 s
 
     def predict(self, inputs: Any, params: dict[str, Any] | None = None) -> Any:
         """Return a pandas data frame with a row for each input.

@@ -81,11 +81,20 @@ def predict(model: PushedModel, path: str, out: Path, key: str | None, progress:
 
 
 class Predictor:
-    """A pushed model that answers inputs of this process, again and again; TensorFlow is loaded with the first."""
+    """A pushed model that answers inputs of this process, again and again.
+
+    TensorFlow is loaded with the first inputs, or by `load`.
+    """
 
     def __init__(self, model: PushedModel) -> None:
         self.model = model
         self._served: ServedModel | None = None
+
+    def load(self) -> ServedModel:
+        """Return the model, ready to answer. Raises `DataError` if its files are damaged."""
+        if self._served is None:
+            self._served = served_model(self.model)
+        return self._served
 
     def predict(self, inputs: Any, key: str | None) -> Table:
         """Return the answers to `inputs` (see `inputs.items_of`); `predict` gives the same for a file.
@@ -94,10 +103,9 @@ class Predictor:
         """
         items = items_of(inputs, self.model, key)
         first = list(itertools.islice(items, 1))
-        if self._served is None:
-            self._served = served_model(self.model)
+        served = self.load()
         results = Table(self.model)
-        answer_all(itertools.chain(first, items), self._served, results, lambda _: None)
+        answer_all(itertools.chain(first, items), served, results, lambda _: None)
         if not results.predicted:
             raise DataError(nothing("predict", results.reasons, results.first))
         return results
