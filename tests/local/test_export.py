@@ -985,6 +985,20 @@ def test_an_onnx_file_has_the_operators_of_its_opset_and_answers_as_the_model(
         np.testing.assert_allclose(onnx_file.OnnxModel(file, folder.document)(features, {}), expected, atol=1e-5)
 
 
+def test_a_network_with_gelu_answers_alike_as_litert_and_onnx(digits: Path, tmp_path: Path) -> None:
+    folder = open_examples(str(digits / "examples"))
+    image = keras.Input((8, 8, 1), name="image")
+    hidden = keras.layers.Dense(16, activation="gelu")(keras.layers.Flatten()(image / 8 - 16))
+    model = keras.Model({"image": image}, keras.layers.Dense(10)(hidden))
+    features = next(iter(folder.batches("eval", 33)))[0]
+    expected = formats.keras_predictor(model, folder.document)(features, {})
+    onnx_model, lite_model = tmp_path / "model.onnx", tmp_path / "model_batch.tflite"
+    onnx_model.write_bytes(onnx_file.convert(model, folder.document, 18))
+    lite_model.write_bytes(lite.LiteConverter(model, folder, 1).convert("litert_batch"))
+    for answer in (onnx_file.OnnxModel(onnx_model, folder.document), lite.BatchModel(lite_model, folder.document)):
+        np.testing.assert_allclose(answer(features, {}), expected, atol=1e-5)
+
+
 def test_a_batch_file_takes_any_number_of_examples_and_a_recurrent_model_is_refused(
     exported: Path, exported_table: Path, tmp_path: Path
 ) -> None:

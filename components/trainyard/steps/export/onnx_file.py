@@ -50,12 +50,23 @@ def convert(model: keras.Model, document: Examples, opset: int) -> bytes:
     }
     function = tf.function(answering(model, document, units={}), autograph=False, input_signature=[specification])
     try:
-        converted, _ = from_function(function, input_signature=[specification], opset=opset)
+        handlers = {"Erfc": (_complement, [])}
+        converted, _ = from_function(
+            function, input_signature=[specification], opset=opset, custom_op_handlers=handlers
+        )
     except Exception as error:  # the library does not say what it raises
         raise _inexpressible(error) from error
     content = _repeatable(converted)
     session(content)
     return content
+
+
+def _complement(graph: Any, node: Any, name: str, _arguments: Any) -> Any:
+    """Replace TensorFlow's Erfc, which gelu has and ONNX has not, by 1 - Erf."""
+    node.type = "Erf"
+    one = graph.make_const(f"{name}/one", np.ones((), np.float32)).output[0]
+    inputs = [one, node.output[0]]
+    return graph.insert_new_node_on_output("Sub", node.output[0], name=f"{name}/complement", inputs=inputs)
 
 
 def session(content: bytes) -> InferenceSession:
