@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -140,9 +139,8 @@ def _matrix(table: Any, data: Data) -> tuple[Floats, list[bool]]:
         if feature.type == "numeric":
             columns.append(_numbers(column))
         elif feature.type == "date":
-            known = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
-            days = pc.utf8_slice_codeunits(known, 0, 10).cast(pa.type_for_alias("date32"))
-            columns.append(np.asarray(days.cast(pa.int32()).cast(pa.float64()), np.float64))
+            days = np.array([text[:10] or "NaT" for text in column.to_pylist()], "datetime64[D]")
+            columns.append(np.where(np.isnat(days), math.nan, days.astype(np.int64)))
         else:
             ids = _ids(column)
             columns.append(np.where(ids < _CATEGORIES, ids, _CATEGORIES - 1).astype(np.float64))
