@@ -50,7 +50,7 @@ def convert(model: keras.Model, document: Examples, opset: int) -> bytes:
     }
     function = tf.function(answering(model, document, units={}), autograph=False, input_signature=[specification])
     try:
-        handlers = {"Erfc": (_complement, [])}
+        handlers: dict[str, tuple[Callable[..., Any], list[str]]] = {"Erfc": (_complement, [])}
         converted, _ = from_function(
             function, input_signature=[specification], opset=opset, custom_op_handlers=handlers
         )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from trainyard.contract.artifacts.gate import Approval
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
+Decider = Annotated[str, typer.Option("--as", metavar="NAME", help="Who decides. Default: this user.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept with the decision.")]
+
 app = typer.Typer(no_args_is_help=True, help="Compare, name, approve, reject, roll back and export versions.")
 
 
@@ -92,8 +95,8 @@ def alias(
 @app.command("approve")
 def approve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Version that waits, such as digits@candidate.")],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Who approves it. Default: this user.")] = "",
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept in champion.json.")] = "",
+    name: Decider = "",
+    reason: Reason = "",
     environment: EnvironmentName = LOCAL,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
@@ -112,8 +115,8 @@ def approve(
 @app.command("reject")
 def reject(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Version that waits, such as digits@candidate.")],
-    name: Annotated[str, typer.Option("--as", metavar="NAME", help="Who rejects it. Default: this user.")] = "",
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, kept beside the version.")] = "",
+    name: Decider = "",
+    reason: Reason = "",
     environment: EnvironmentName = LOCAL,
     dry_run: DryRun = False,
     output: OutputFormat = Output.TEXT,
