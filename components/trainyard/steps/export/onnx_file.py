@@ -49,16 +49,31 @@ def convert(model: keras.Model, document: Examples, opset: int) -> bytes:
         for feature in document.features
     }
     function = tf.function(answering(model, document, units={}), autograph=False, input_signature=[specification])
+    handlers: dict[str, tuple[Callable[..., Any], list[str]]] = {"Erfc": (_complement, [])}
+    # Keras calls a convolution of groups as a function for XLA, which the converter does not look into.
+    tf.config.run_functions_eagerly(True)
     try:
-        handlers: dict[str, tuple[Callable[..., Any], list[str]]] = {"Erfc": (_complement, [])}
         converted, _ = from_function(
             function, input_signature=[specification], opset=opset, custom_op_handlers=handlers
         )
     except Exception as error:  # the library does not say what it raises
         raise _inexpressible(error) from error
+    finally:
+        tf.config.run_functions_eagerly(False)
+    _hold_captured(converted, function.get_concrete_function(specification).graph.captures)
     content = _repeatable(converted)
     session(content)
     return content
+
+
+def _hold_captured(converted: onnx.ModelProto, captures: Any) -> None:
+    """Make constants of values of layers that are no variables, such as a given mean: they became inputs."""
+    from onnx import numpy_helper
+
+    values = {placeholder.name: value for value, placeholder in captures}
+    for asked in [asked for asked in converted.graph.input if asked.name in values]:
+        converted.graph.input.remove(asked)
+        converted.graph.initializer.append(numpy_helper.from_array(values[asked.name].numpy(), asked.name))
 
 
 def _complement(graph: Any, node: Any, name: str, _arguments: Any) -> Any:
