@@ -65,7 +65,7 @@ from trainyard_control.api.run import Screen, _executed
 from trainyard_control.local.local_run import LocalRun
 parameters = next(yaml.safe_load_all(sys.stdin))["root"]["inputDefinitions"]["parameters"]
 known = {name: parameter.get("defaultValue") for name, parameter in parameters.items()}
-quick = ["train.epochs=2", "evaluate.bootstrap=20", "evaluate.gates=[{metric: r2, min: -99}]"]
+quick = ["evaluate.bootstrap=20", "evaluate.gates=[{metric: r2, min: -99}]"]
 quick.append("export.formats=[saved_model]")
 recipe = documents.parse(known["recipe"], Recipe, name="recipe", overrides=quick)
 here = environment.load("local").model_copy(update={"storage": known["storage"]})
