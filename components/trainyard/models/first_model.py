@@ -56,8 +56,8 @@ def compare(table: Any, recipe: Recipe) -> Comparison | None:
     classes = len(np.unique(labels)) if is_class else 1
     if classes > _MOST_CLASSES or matrix.shape[1] * classes > _MOST_WIDTH:
         return None
-    most = min(_ROWS, _CELLS // (matrix.shape[1] * (classes if classes > 2 else 1)))
-    matrix, labels = matrix[:most], labels[:most]
+    limit = min(_ROWS, _CELLS // (matrix.shape[1] * (classes if classes > 2 else 1)))
+    matrix, labels = matrix[:limit], labels[:limit]
     if is_class:
         frequent = np.isin(labels, np.flatnonzero(np.bincount(labels) >= _FOLDS))  # each fold has one
         matrix, labels = matrix[frequent], np.unique(labels[frequent], return_inverse=True)[1]

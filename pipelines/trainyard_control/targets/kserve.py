@@ -175,7 +175,7 @@ def in_standard_mode(service: Manifest, live: Manifest) -> Manifest:
     """Return `service` for the object `live` of KServe's deployment mode Standard.
 
     A canary becomes the entry of spec.canary, and the predictor stays as it was applied. Otherwise the entry goes; if
-    it has the same files, its name becomes the predictor's, so that its Deployment goes on serving. Raises
+    it has the same files, its name becomes the predictor's, so that its Deployment continues to serve. Raises
     `ConfigurationError` if the version serves already, or its host's name is too long.
     """
     metadata, predictor = service["metadata"], service["spec"]["predictor"]

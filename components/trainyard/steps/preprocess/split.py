@@ -164,7 +164,7 @@ def final_splits(
     data, split = recipe.data, recipe.data.split
     provisional = {part.name: _provisional(part) for part in parts}
     drawn: dict[str, Draws] = {}
-    if data.hashes_rows and (repeats.are_natural or is_large(repeats.largest, repeats.rows)):
+    if data.hashes_rows and repeat_too_often(repeats):
         names = _DRAW if split.by in ("content", "class") else _ROW_DRAW
         draws, wholes = (np.concatenate([_column(part, work, name) for part in parts]) for name in (names, WHOLE_HASH))
         draws = row_draws(draws, wholes, recipe.seed, natural=repeats.are_natural)
@@ -213,9 +213,13 @@ def _by_part(values: NDArray[_Number], parts: list[SortedRun]) -> dict[str, NDAr
     return dict(zip([part.name for part in parts], np.split(values, ends[:-1]), strict=True))
 
 
-def is_large(count: np.int64 | int | NDArray[np.int64], rows: int) -> NDArray[np.bool_] | np.bool_ | bool:
-    """Return True if `count` equal rows, of all `rows`, cannot share a draw."""
-    return count > max(_LARGE, _LARGE_SHARE * rows)
+def _large(rows: int) -> float:
+    return max(_LARGE, _LARGE_SHARE * rows)
+
+
+def repeat_too_often(repeats: Repeats) -> bool:
+    """Return True if equal rows cannot share a draw, and `row_draws` has to give them theirs."""
+    return repeats.are_natural or repeats.largest > _large(repeats.rows)
 
 
 def row_draws(draws: Draws, wholes: Draws, seed: int, *, natural: bool) -> Draws:
@@ -225,7 +229,7 @@ def row_draws(draws: Draws, wholes: Draws, seed: int, *, natural: bool) -> Draws
     depends neither on the order of the rows nor on other rows. natural: draw all rows that repeat so.
     """
     _, places, counts = np.unique(draws, return_inverse=True, return_counts=True)
-    rows = np.flatnonzero(counts[places] > 1 if natural else is_large(counts[places], len(draws)))
+    rows = np.flatnonzero(counts[places] > (1 if natural else _large(len(draws))))
     keys = combined(combined(wholes[rows], _occurrences(wholes[rows])), _salt("row", seed))
     result = draws.copy()
     result[rows] = keys

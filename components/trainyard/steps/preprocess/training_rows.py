@@ -14,10 +14,18 @@ from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import WHOLE_HASH
 from trainyard.steps.preprocess.readers.tables import judged_rows
 from trainyard.steps.preprocess.repeats import Repeats
-from trainyard.steps.preprocess.split import Draws, Numbers, assign, cut, misses_share, row_draws, split_by_class
-from trainyard.steps.preprocess.split import by_rows as fill_up
-from trainyard.steps.preprocess.split import is_large as repeats_often
-from trainyard.steps.preprocess.split import numbers_of as by_draws
+from trainyard.steps.preprocess.split import (
+    Draws,
+    Numbers,
+    assign,
+    by_rows,
+    cut,
+    misses_share,
+    numbers_of,
+    repeat_too_often,
+    row_draws,
+    split_by_class,
+)
 
 _TRAIN = SPLITS.index("train")
 
@@ -28,17 +36,6 @@ def training_rows(recipe: Recipe, most: int) -> Any:
     In random order. None if the table has more than `most` rows, or is not split by content or by class. Raises as
     `judged_rows`.
     """
-    found = split_rows(recipe, most)
-    if found is None:
-        return None
-    table, numbers = found
-    kept = np.flatnonzero(numbers == _TRAIN)
-    order = np.argsort(table["order"].take(pa.array(kept)).to_pylist(), kind="stable")
-    return table.take(pa.array(kept[order]))
-
-
-def split_rows(recipe: Recipe, most: int) -> tuple[Any, Numbers] | None:
-    """Return all good rows and the number of each one's split in `SPLITS`; the rest as `training_rows`."""
     data = recipe.data
     if data.split.by not in ("content", "class") or data.fraction < 1 or not data.path:
         return None
@@ -54,7 +51,9 @@ def split_rows(recipe: Recipe, most: int) -> tuple[Any, Numbers] | None:
     if not batches:
         return None
     table: Any = pa.Table.from_batches(batches).combine_chunks()
-    return table, _numbers(table, _draws(table, recipe), recipe)
+    kept = np.flatnonzero(_numbers(table, _draws(table, recipe), recipe) == _TRAIN)
+    order = np.argsort(table["order"].take(pa.array(kept)).to_pylist(), kind="stable")
+    return table.take(pa.array(kept[order]))
 
 
 def _draws(table: Any, recipe: Recipe) -> Draws:
@@ -65,7 +64,7 @@ def _draws(table: Any, recipe: Recipe) -> Draws:
     contents = np.frombuffer(b"".join(value[:8] for value in table["content"].to_pylist()), np.uint64)
     labels = table["label"].combine_chunks().dictionary_encode().indices.to_numpy()
     repeats = Repeats.from_rows(contents, labels)
-    if not repeats.are_natural and not repeats_often(repeats.largest, repeats.rows):
+    if not repeat_too_often(repeats):
         return draws
     return row_draws(draws, table[WHOLE_HASH].to_numpy(), recipe.seed, natural=repeats.are_natural)
 
@@ -78,6 +77,6 @@ def _numbers(table: Any, draws: Draws, recipe: Recipe) -> Numbers:
         ids = encoded.indices.to_numpy()
         names = enumerate(encoded.dictionary.to_pylist())
         return split_by_class(labels, draws, {name: cut(np.sort(draws[ids == at]), split) for at, name in names})
-    numbers = by_draws(draws, split)
+    numbers = numbers_of(draws, split)
     counts = np.bincount(numbers, minlength=len(SPLITS))
-    return fill_up(draws, split) if misses_share(counts, split) else numbers
+    return by_rows(draws, split) if misses_share(counts, split) else numbers

@@ -61,14 +61,6 @@ def node() -> str:
     return os.environ.get(NODE) or platform.node()
 
 
-def numbered_address(pattern: str, workers: int) -> str:
-    """Return the `pattern` of an address, with a `*` for a number, as text for those of 0 to `workers` - 1.
-
-    In full, the addresses of 1,024 pods would be 110 KB in each of these pods, and all would be listed every second.
-    """
-    return pattern.replace("*", f"[0-{workers - 1}]")
-
-
 def addresses(variable: str) -> list[str]:
     """Return the addresses in the environment's `variable`, between commas; `[0-3]` stands for the numbers 0 to 3."""
     expanded = []
