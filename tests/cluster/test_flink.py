@@ -88,22 +88,25 @@ print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1
 """
 
 
-# Stops the Beam worker beside a TaskManager while it has a file of the volume open: what Flink gave it stays undone.
-FREEZE = """
-import os, pathlib, signal, time
+# Each worker runs it as it starts. Where HOLD names its pod, it stops as it opens the first file of the table, and says
+# so: what Flink gave it stays undone.
+HOLD = "/runs/hold"
+SITE = f"""
+import os, pathlib, signal, sys
 
-def opens(process):
-    try:
-        return any(os.readlink(file).startswith("/runs/") for file in pathlib.Path("/proc", process, "fd").iterdir())
-    except (FileNotFoundError, PermissionError):  # it ended, or is another user's
-        return False
+def stops(event, arguments):
+    if event == "open" and str(arguments[0]).startswith("/runs/sold/") and named.exists():
+        named.rename(f"{{named}}.stopped")
+        os.kill(os.getpid(), signal.SIGSTOP)
 
-end = time.monotonic() + 300
-while not (busy := [each for each in os.listdir("/proc") if each.isdigit() and opens(each)]):
-    assert time.monotonic() < end, "the worker opened no file of the volume"
-    time.sleep(0.002)
-for process in busy:
-    os.kill(int(process), signal.SIGSTOP)
+named = pathlib.Path("{HOLD}", os.uname().nodename)
+sys.addaudithook(stops)
+"""
+STOPS_LATER = f"""
+import pathlib, sys
+pathlib.Path("{HOLD}").mkdir()
+pathlib.Path("{HOLD}/sitecustomize.py").write_text(sys.argv[1])
+pathlib.Path("{HOLD}", sys.argv[2]).touch()
 """
 
 
@@ -155,10 +158,6 @@ class Flink:
         self.namespace.kubectl("scale", TASKMANAGER, "--replicas=0")  # or each waits for the one before
         kustomize(self.namespace, self.store, volume=False)
         self.namespace.kubectl("rollout", "status", TASKMANAGER, "--timeout=300s")
-
-    def freeze(self, manager: str) -> None:
-        """Stop the worker beside a TaskManager in the middle of its work."""
-        self.namespace.kubectl("exec", manager, "-c", "workers", "--", "python", "-c", FREEZE)
 
 
 class Step:
@@ -224,7 +223,7 @@ def kustomize(namespace: Namespace, store: object_stores.Store, volume: bool = T
         {"kind": "Deployment", "name": f"trainyard-flink-{role}"} for role in ("jobmanager", "taskmanager")
     )
     added: list[tuple[dict[str, str], str, Any]] = [
-        (tasks, "1/env", variables),
+        (tasks, "1/env", [*variables, {"name": "PYTHONPATH", "value": HOLD}]),
         *((target, "0/args/-", value) for target in (manager, tasks) for value in ("-D", PATIENCE)),
         (manager, "0/env", [JAVA]),
         (manager, "1/env/-", JAVA),
@@ -253,10 +252,12 @@ def write(desk: Desk, name: str, files: int, rows: int) -> None:
 
 
 def test_a_step_on_flink_gives_the_same_bytes_though_a_taskmanager_was_killed(flink: Flink) -> None:
-    step = flink.preprocess("sold", "/runs/store/on-flink", on_flink=True)
     killed = flink.managers()[0]
-    flink.freeze(killed)
-    until(lambda: step.done() or step.process.poll() is not None, SECONDS)
+    name = killed.removeprefix("pod/")
+    flink.desk.python(STOPS_LATER, SITE, name)
+    step = flink.preprocess("sold", "/runs/store/on-flink", on_flink=True)
+    stopped = f"import os; print(os.path.exists('{HOLD}/{name}.stopped'))"
+    until(lambda: step.process.poll() is not None or (step.done() and "True" in flink.desk.python(stopped)), SECONDS)
     assert step.process.poll() is None, step.log
     flink.namespace.kubectl("delete", killed, "--force", "--grace-period=0")
     direct = flink.direct  # while Flink waits for another

@@ -66,13 +66,13 @@ def test_what_a_pool_has_measured_becomes_a_report(desk: Desk, calm: Run) -> Non
     assert report["skipped"] == {"cpu": "It has not been measured yet."}
 
 
-@pytest.mark.parametrize("how", [["--grace-period=1"], ["--grace-period=0", "--force"]], ids=["told", "by-force"])
-def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: Run, run: Run, how: list[str]) -> None:
+def test_a_launcher_whose_pod_is_deleted_finds_its_gang_again(desk: Desk, calm: Run, run: Run) -> None:
     run.start().says('"started_together"')
     before = {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)}
-    run.namespace.kubectl("delete", "pod", run.pod, *how)
-    run.start().says('"how": "attached"')
-    assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
+    for how in (["--grace-period=1"], ["--grace-period=0", "--force"]):
+        run.namespace.kubectl("delete", "pod", run.pod, *how)
+        run.start().says('"how": "attached"')
+        assert {pod["metadata"]["uid"] for pod in run.namespace.pods(run.gang)} == before
     training = assert_survived(desk, run, calm)
     assert training["gang"]["restarts"] == []
 
