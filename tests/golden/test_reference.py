@@ -322,10 +322,9 @@ def test_every_environment_variable_is_on_the_page() -> None:
     assert set(name.findall(text)) == page
 
 
-def test_every_path_of_the_walkthroughs_and_of_the_architecture_exists() -> None:
-    text = "\n".join(
-        (ROOT / page).read_text(encoding="utf-8") for page in ("CONTRIBUTING.md", "docs/explanation/architecture.md")
-    )
+def test_every_path_of_the_walkthroughs_the_architecture_and_the_tour_exists() -> None:
+    pages = ("CONTRIBUTING.md", "docs/explanation/architecture.md", "docs/explanation/tour.md")
+    text = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     roots = (
         ROOT,
         ROOT / "components/trainyard",
