@@ -46,7 +46,7 @@ def test_pods_deleted_by_force_cost_at_most_one_checkpoint_interval_each_also_of
         steps.append(run.step())
         run.namespace.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
         until(lambda: len(run.event("resumed")) >= len(steps) or run.has_ended(), SECONDS)
-    training = assert_survived(desk, run, calm)
+    assert_survived(desk, run, calm)
     resumed = [event["step"] for event in run.event("resumed")]
     assert all(begins >= step - INTERVAL for begins, step in zip(resumed, steps, strict=True))
-    assert "input worker 1 of 2" in training["gang"]["restarts"][0]["reason"]
+    assert "input worker 1 of 2" in run.event("restarting")[0]["reason"]
