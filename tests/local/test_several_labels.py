@@ -146,8 +146,14 @@ def test_shards_hold_a_vector_of_labels(recipe: Recipe, examples: str) -> None:
     if recipe.task == "regression":
         assert labels.dtype == np.float32 and folder.document.targets == ["heating", "cooling"]
         np.testing.assert_allclose(labels.mean(axis=0), [20, 3000], rtol=0.1)
-        _, moments = learned_targets(Target(), folder.at("/nowhere"))  # preprocess knows them
-        np.testing.assert_allclose(moments, [labels.mean(0, np.float64), labels.std(0, np.float64)], rtol=1e-5)
+        unknown = folder.at(folder.uri)
+        unknown.document = folder.document.model_copy(update={"target_moments": [], "target_log_moments": {}})
+        for target in (Target(), Target(scale="log"), Target(scale="log1p")):
+            scale, moments = learned_targets(target, folder.at("/nowhere"))  # preprocess knows them
+            read_scale, read = learned_targets(target, unknown)
+            assert scale == read_scale
+            np.testing.assert_allclose(moments, read, rtol=1e-7)
+        np.testing.assert_allclose(folder.document.eval_target_moments[1][1], folder.labels("eval")[:, 1].std())
     else:
         assert labels.dtype == np.bool_ and folder.document.labels == ["jazz", "pop", "rock"]
         assert labels.sum(axis=0).tolist() == folder.document.splits["train"].class_counts

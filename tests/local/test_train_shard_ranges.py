@@ -123,10 +123,20 @@ def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, t
     )
 
 
-@pytest.mark.parametrize(("target", "own"), [({}, True), ({"scale": "log"}, False), ({"clip": [0.01, 0.99]}, False)])
-def test_a_regression_fetches_all_shards_only_for_the_moments_of_targets_on_another_scale(
-    target: dict[str, Any], own: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("target", "shards"),
+    [
+        ({}, [2, 3]),
+        ({"scale": "log1p"}, [2, 3]),
+        ({"scale": "log1p", "mean": True}, [0, 2, 3]),  # its factor comes of the first examples
+        ({"scale": "log"}, [0, 1, 2, 3]),  # which the targets do not fit: one is 0
+        ({"clip": [0.01, 0.99]}, [0, 1, 2, 3]),
+    ],
+)
+def test_a_regression_fetches_all_shards_only_for_moments_that_preprocess_does_not_know(
+    target: dict[str, Any], shards: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(training_input, "MEAN_EXAMPLES", 20)
     uri = train_folders.table(tmp_path / "examples", 160, shards=4)
     settings = recipe(16)
     settings = settings.model_copy(
@@ -134,8 +144,8 @@ def test_a_regression_fetches_all_shards_only_for_the_moments_of_targets_on_anot
     )
     needed = training_input.needed_files(settings, uri, Rank(1, 2))
     names = [f"examples/train-{number:05}-of-00004.tfrecord" for number in range(4)]
-    assert [needed is None or needed(name) for name in names] == ([False, False, True, True] if own else [True] * 4)
-    assert bool(training_input.streamed_files(settings, uri, Rank(1, 2))) == own
+    assert [number for number, name in enumerate(names) if needed is None or needed(name)] == shards
+    assert bool(training_input.streamed_files(settings, uri, Rank(1, 2))) == (shards != [0, 1, 2, 3])
 
 
 def test_an_epoch_begins_anywhere_in_a_lane_of_one_file(tmp_path: Path) -> None:

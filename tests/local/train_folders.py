@@ -103,11 +103,16 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
             splits[split] = SplitFiles(
                 examples=sum(shard_rows), files=names, shard_examples=shard_rows, class_counts=counts
             )
-        targets = [row["label"].float_list.value[0] for rows in shards["train"] for row in rows] if not labels else []
+        moments = {}
+        for split in () if labels else SPLITS:
+            targets = [row["label"].float_list.value[0] for rows in shards[split] for row in rows]
+            moments[split] = [(float(np.mean(targets)), float(np.std(targets)))] if targets else []
         Examples(
             task="classification" if labels else "regression",
             label="label",
-            target_moments=[(float(np.mean(targets)), float(np.std(targets)))] if targets else [],
+            target_moments=moments.get("train", []),
+            target_log_moments={"log1p": moments["train"]} if moments else {},
+            eval_target_moments=moments.get("eval", []),
             labels=labels,
             splits=splits,
             features=features,

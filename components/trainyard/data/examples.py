@@ -115,6 +115,16 @@ class ExampleFolder:
         moved.uri = uri
         return moved
 
+    def head(self, split: Split, examples: int) -> ExampleFolder:
+        """Return the same examples with only the first shards of `split`: those of its first `examples`."""
+        whole, head = self.document.splits[split], copy.copy(self)
+        shards = int(np.searchsorted(np.cumsum(whole.shard_examples), examples)) + 1
+        first = whole.model_copy(
+            update={"files": whole.files[:shards], "shard_examples": whole.shard_examples[:shards]}
+        )
+        head.document = self.document.model_copy(update={"splits": {**self.document.splits, split: first}})
+        return head
+
     def files(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split`, in order."""
         return [storage.join(self.uri, file) for file in self.document.splits[split].files]

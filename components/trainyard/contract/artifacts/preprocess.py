@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trainyard.contract.document import Document, FrozenModel, Split
 from trainyard.spec.gates import Task
+from trainyard.spec.train import Target
 
 WEIGHT = "_weight"
 """The feature of the shards that says how much an example counts; no feature's own name begins so."""
@@ -119,6 +120,10 @@ class SplitFiles(FrozenModel):
         return self.class_counts if self.class_weights is None else self.class_weights
 
 
+TargetMoments = tuple[float, float]
+"""Mean and standard deviation of a target in a split, by the sample weights; 1 for the deviation of equal targets."""
+
+
 class Window(FrozenModel):
     """The days that data were read of, written YYYY-MM-DD: from first to last, those in `missing` held no files."""
 
@@ -137,6 +142,9 @@ class Examples(Document):
     transform/      tf.Transform's output folder; transform/transform_fn maps raw features to features (SavedModel)
     schema.pbtxt, statistics.json, labels.txt (one label a line, in id order), quarantine.jsonl (of each bad
         record its source, such as a.csv:17, reason and detail)
+
+    target_moments: of each target in the training split. target_log_moments: the same of their logarithms, without the
+    scales that the targets of the training or the eval split do not fit. eval_target_moments: in the eval split.
     """
 
     file = "examples.json"
@@ -146,7 +154,9 @@ class Examples(Document):
     label: str
     labels: list[str] | None
     targets: list[str] = []
-    target_moments: list[tuple[float, float]] = []  # mean and standard deviation of each in the training split
+    target_moments: list[TargetMoments] = []
+    target_log_moments: dict[Literal["log", "log1p"], list[TargetMoments]] = {}
+    eval_target_moments: list[TargetMoments] = []
     splits: dict[Split, SplitFiles]
     features: list[Feature]
     raw_features: list[RawFeature]
@@ -158,6 +168,12 @@ class Examples(Document):
     warnings: list[str]
     fingerprint: str
     window: Window | None = None
+
+    def moments(self, target: Target) -> list[TargetMoments]:
+        """Return the moments of each target as `target` has it learned; [] if they need all examples."""
+        if target.clip is not None:
+            return []
+        return self.target_moments if target.scale == "none" else self.target_log_moments.get(target.scale, [])
 
     @property
     def columns(self) -> list[RawFeature | ComputedFeature]:

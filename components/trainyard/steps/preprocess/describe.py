@@ -47,11 +47,14 @@ def write_description(
     """
     labels = list(settings.label_ids) if settings.label_ids is not None else None
     warnings, weight = quality.warnings(collected, recipe.data) + _without_words(columns, output), recipe.data.weight
+    train, evaluated = (collected.splits[split].target_moments for split in ("train", "eval"))
     document = Examples(
         task=recipe.task,
         label=", ".join(recipe.data.labels),
         targets=recipe.data.targets,
-        target_moments=_target_moments(recipe, collected),
+        target_moments=train.get("none", []),
+        target_log_moments={scale: train[scale] for scale in ("log", "log1p") if scale in train and scale in evaluated},
+        eval_target_moments=evaluated.get("none", []),
         labels=labels,
         splits={split: _split_files(split, collected, settings, labels) for split in SPLITS},
         features=_features(recipe, settings, columns, output),
@@ -81,14 +84,6 @@ def write_description(
     bad = [{"source": item.key, "reason": item.reason, "detail": item.detail} for item in collected.bad]
     lines = "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in bad)
     (output / "quarantine.jsonl").write_text(lines, encoding="utf-8")
-
-
-def _target_moments(recipe: Recipe, collected: Collected) -> list[tuple[float, float]]:
-    """Return mean and standard deviation (1 for constant ones) of each target of a regression without weights."""
-    if recipe.task != "regression" or recipe.data.weight:
-        return []
-    columns = [collected.splits["train"].statistics[name] for name in recipe.data.labels]
-    return [(column["mean"], column["std"] if column["max"] > column["min"] else 1.0) for column in columns]
 
 
 def _without_words(columns: dict[str, Column], output: Path) -> list[str]:

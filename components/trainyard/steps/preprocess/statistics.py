@@ -26,6 +26,8 @@ from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import SortedRun
 from trainyard.steps.preprocess.readers.records import LABELS_APART
 from trainyard.steps.preprocess.task_store import TaskStore
+from trainyard.values.moments import WeightedMoments
+from trainyard.values.numbers import MOST_OF_TARGET, coarse
 from trainyard.values.quantiles import index_of_rank
 
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
@@ -135,7 +137,8 @@ class SplitSummary(FrozenModel):
     first 16 bits of their order key. first is the (source, height, width) of the image that comes first by name.
     constant is how many images are one color, and the first of them by name. level is the largest value after decoding
     in images of more than 8 bits without a white level, -1 if there are none. digests is the sum of the records'
-    digests modulo 2^256, which no order changes. days: of each date, as numbers since 1970.
+    digests modulo 2^256, which no order changes. days: of each date, as numbers since 1970. target_moments: by
+    the scale, without scales that the targets do not fit.
     """
 
     examples: int = 0
@@ -148,6 +151,7 @@ class SplitSummary(FrozenModel):
     constant: tuple[int, str] = (0, "")
     level: int = -1
     digests: str = "0"
+    target_moments: dict[str, list[tuple[float, float]]] = {}
 
 
 @dataclass
@@ -165,6 +169,7 @@ class Summary:
     constant: tuple[int, str] = (0, "")
     level: int = -1
     digests: str = "0"
+    targets: dict[str, list[WeightedMoments]] = field(default_factory=dict)
 
     @classmethod
     def from_rows(
@@ -187,6 +192,8 @@ class Summary:
             summary.numbers = {
                 name: Numbers.from_values(numbers[:, index], _BINS) for index, name in enumerate(targets)
             }
+            counted = rows[f"measure/{weight}"].to_numpy(zero_copy_only=False) if weight else np.ones(len(rows))
+            summary.targets = _target_moments(numbers, counted)
         else:
             for label, count in _counts(rows["label"]).items():
                 summary.labels.update(dict.fromkeys(_apart(label), count))
@@ -231,6 +238,10 @@ class Summary:
         self.level = max(self.level, other.level)
         for name, numbers in other.numbers.items():
             self.numbers.setdefault(name, Numbers()).merge(numbers, _BINS)
+        for scale, moments in other.targets.items():
+            own = self.targets.setdefault(scale, [WeightedMoments() for _ in moments])
+            for target, more in zip(own, moments, strict=True):
+                target.merge(more)
         for name, texts in other.texts.items():
             self.texts.setdefault(name, Texts()).merge(texts)
         for name, days in other.days.items():
@@ -254,7 +265,24 @@ class Summary:
             constant=self.constant,
             level=self.level,
             digests=f"{int(self.digests, 16):064x}",
+            target_moments={
+                scale: [target.rounded() for target in moments]
+                for scale, moments in self.targets.items()
+                if all(target.are_known and _fits(scale, target) for target in moments)
+            },
         )
+
+
+def _target_moments(targets: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, list[WeightedMoments]]:
+    """Return the moments of `targets` (n, targets) on each scale, as shards hold them: of 32 bits."""
+    stored = targets.astype(np.float32).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scaled = {"none": stored, "log": np.log(stored), "log1p": np.where(stored < 0, np.nan, np.log1p(stored))}
+    return {scale: [WeightedMoments.from_values(each, weights) for each in on.T] for scale, on in scaled.items()}
+
+
+def _fits(scale: str, target: WeightedMoments) -> bool:
+    return scale == "none" or coarse(target.low, target.high, target.deviation, MOST_OF_TARGET) is None
 
 
 def _days(times: pa.Array) -> pa.Array:

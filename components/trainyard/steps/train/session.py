@@ -194,8 +194,7 @@ def prepare(
     weights = class_weights(recipe, document.labels, document.splits["train"].class_totals)
     replicas = _local_replicas(recipe, engine.replicas, current_rank())
     data = Input(recipe, folder, weights, replicas, feed, service=service)
-    spread = target_moments(folder.labels("eval"), folder.weights("eval"))[1] if document.task == "regression" else 1.0
-    score = score_of(selection(recipe), document, np.atleast_1d(spread))
+    score = score_of(selection(recipe), document, np.atleast_1d(_eval_spread(folder)))
     minimized = objective(document, recipe.train.label_smoothing, targets[1], target, score, weights)
     # Resets the numbering of layers, so that their names do not depend on earlier models.
     keras.utils.clear_session(free_memory=False)
@@ -205,6 +204,15 @@ def prepare(
 
     load_teacher = partial(pushed_models.load_teacher, recipe, folder.uri, document)
     return data, engine.steps(build, recipe, data.steps_per_epoch, minimized, precision, load_teacher)
+
+
+def _eval_spread(folder: ExampleFolder) -> float | list[float]:
+    """Return the standard deviation of each target in the eval split."""
+    document = folder.document
+    if document.task != "regression":
+        return 1.0
+    known = [deviation for _, deviation in document.eval_target_moments]
+    return known or target_moments(folder.labels("eval"), folder.weights("eval"))[1]
 
 
 def _finish(

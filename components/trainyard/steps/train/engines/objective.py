@@ -72,13 +72,13 @@ UNSCALED = TargetScale()
 def learned_targets(target: Target, folder: ExampleFolder) -> tuple[TargetScale, Moments]:
     """Return the scale and the limits of a regression's training targets, and the moments of the learned ones.
 
-    Preprocess knows the moments of targets as they are, unless rows have weights; others are read from all examples.
+    Preprocess knows the moments unless targets are limited, or do not fit the scale: then all examples are read.
     The limits are the exact quantiles of the training split, the moments those of limited targets on the scale, a
     deviation of constant ones 1; both by the sample weights. Raises `DataError` if the scale cannot hold the targets.
     """
-    if target.is_plain and (known := folder.document.target_moments):
+    if known := folder.document.moments(target):
         means, deviations = (list(moments) for moments in zip(*known, strict=True))
-        return UNSCALED, (means, deviations) if folder.document.targets else known[0]
+        return TargetScale(target.scale), (means, deviations) if folder.document.targets else known[0]
     for split in _LEARNED if target.scale != "none" else ():
         require_above(target.scale, split, folder.labels(split), _names(folder), partial(folder.keys, split))
     labels, weights = folder.labels("train").astype(np.float64), folder.weights("train")

@@ -26,6 +26,7 @@ from trainyard.contract.document import Split
 from trainyard.contract.epochs import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
 from trainyard.spec.recipe import Recipe
+from trainyard.spec.train import MEAN_EXAMPLES
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import AugmentedImages, RandomParams
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
@@ -412,7 +413,7 @@ def _prefetch(batches: tf.data.Dataset[Batch]) -> tf.data.Dataset[Batch]:
 def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
     """Return the files of the preprocess output `examples` that the worker `rank` streams.
 
-    Empty if the moments of targets on another scale need all examples.
+    Empty if the moments of targets need all examples.
     """
     folder = ExampleFolder(examples)
     if _reads_targets(recipe, folder.document):
@@ -423,7 +424,8 @@ def streamed_files(recipe: Recipe, examples: str, rank: Rank) -> set[str]:
 
 def _reads_targets(recipe: Recipe, document: Examples) -> bool:
     """Return True if the moments of a regression's targets need all examples: see `learned_targets`."""
-    return document.task == "regression" and not (recipe.train.target.is_plain and document.target_moments)
+    is_known = document.moments(recipe.train.target) and document.eval_target_moments
+    return document.task == "regression" and not is_known
 
 
 def needed_files(
@@ -442,4 +444,6 @@ def needed_files(
     read = {*(() if served else data.shards("train")), *data.shards("eval")}.difference(
         data.streamed_shards() if streamed else ()
     )
+    if recipe.train.target.mean:
+        read |= set(folder.head("train", MEAN_EXAMPLES).files("train"))
     return lambda name: storage.join(examples, name) not in shards - read
