@@ -1,4 +1,4 @@
-"""Measures the meeting and the restart of gangs of hundreds, by the real rendezvous and workers that do not train.
+"""Measures how gangs of hundreds meet, restart, shrink, grow and end, by the real rendezvous and simulated workers.
 
 A worker of the simulation connects, proves that it knows the token, sends `ready` and a heartbeat a second, and answers
 `stop` with `ready`, as a supervisor does. What a pod or an engine takes to start is not in the figures.
@@ -11,12 +11,18 @@ import resource
 import selectors
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainyard import ports
+from trainyard.contract.artifacts.train import Straggler
+from trainyard.errors import PeerLost, failure_fields
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.pods.job import Gang, worker_job
@@ -24,6 +30,9 @@ from trainyard.steps.train.peers import channel
 from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, MessageStream
 
 WORKERS = (16, 64, 256, 1024)
+DISTURBED = (256, 1024)
+REPLACE_SECONDS = 2  # that an elastic gang waits for a lost worker; not in the figures
+STRAGGLERS = 32  # found at one time, as if a rack were slow
 TOKEN = "benchmark"
 REST_SECONDS = 10
 CALLS = 32  # workers that call at one time
@@ -31,12 +40,16 @@ _TURNS = 50  # of the heartbeats in a second
 _SERVE = """
 import resource, sys
 from trainyard.steps.train.gang import rendezvous
-host, port, workers, token = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-meeting = rendezvous.Rendezvous(host, port, [workers], 600.0, token, on_failure=lambda: None).open()
+host, port, token, past, replace, *counts = sys.argv[1:]
+meeting = rendezvous.Rendezvous(
+    host, int(port), [*map(int, counts)], 600.0, token, lambda: None, float(replace), past
+)
+meeting.open()
 print("open", flush=True)
 for line in sys.stdin:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    print(used.ru_utime + used.ru_stime, used.ru_maxrss, flush=True)
+    known = len(meeting._streams), len(meeting._past.stragglers)
+    print(used.ru_utime + used.ru_stime, used.ru_maxrss, *known, flush=True)
 """
 
 
@@ -66,6 +79,7 @@ class Crowd:
     port: int
     workers: int
     streams: dict[int, MessageStream] = field(default_factory=dict)
+    generation: int = 0
     started: set[int] = field(default_factory=set)
     messages: int = 0
     _readable: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
@@ -102,6 +116,7 @@ class Crowd:
                 self.messages += len(messages)
                 for message in messages:
                     if message["type"] == "start":
+                        self.generation = message["generation"]
                         self.started.add(worker)
                     elif message["type"] == "stop":
                         self.started.discard(worker)
@@ -114,7 +129,11 @@ class Crowd:
             turn += 1
             for worker, stream in list(self.streams.items()):
                 if worker % _TURNS == turn % _TURNS:
-                    stream.send("beat", generation=1, step=0)
+                    stream.send("beat", generation=self.generation, step=0)
+
+    def tell(self, worker: int, kind: str, **fields: Any) -> None:
+        """Send what the supervisor of `worker` tells of its training."""
+        self.streams[worker].send(kind, generation=self.generation, step=1, **fields)
 
     def lose(self, worker: int) -> None:
         """Close the connection of `worker`."""
@@ -123,9 +142,14 @@ class Crowd:
         self.started.clear()
         stream.close()
 
-    def all_start(self, since: float) -> float:
-        """Wait until every worker has started; return the seconds since `since`."""
-        while len(self.started) < self.workers:
+    def join_all(self, workers: range) -> None:
+        """Connect `workers`, some at one time."""
+        with ThreadPoolExecutor(CALLS) as calls:
+            list(calls.map(self.join, workers))
+
+    def start(self, since: float, workers: int) -> float:
+        """Wait until `workers` have started; return the seconds since `since`."""
+        while len(self.started) < workers:
             time.sleep(0.002)
         return time.monotonic() - since
 
@@ -134,42 +158,116 @@ class Crowd:
         self._end.set()
 
 
-def measure(workers: int) -> Measurement:
-    """Measure a gang of `workers`, whose rendezvous has a process of its own."""
+@dataclass(frozen=True)
+class Disturbance:
+    """What one does to a gang of `workers`: seconds, CPU-seconds and messages of worker 0's supervisor."""
+
+    workers: int
+    what: str
+    seconds: float
+    cpu: float
+    messages: int
+    peak_mib: float
+
+
+@contextmanager
+def _gang(workers: int, counts: list[int]) -> Iterator[tuple[Crowd, Callable[[], tuple[float, float, int, int]]]]:
+    """Give the simulated workers of a gang whose rendezvous has a process of its own, and what that has used.
+
+    That is its CPU-seconds, its peak memory in MiB, its connections and the stragglers that it knows.
+    """
     (port,) = ports.free_ports(1)
-    command = [sys.executable, "-c", _SERVE, "127.0.0.1", str(port), str(workers), TOKEN]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-c", _SERVE, "127.0.0.1", str(port), TOKEN, f"{folder}/past", str(REPLACE_SECONDS)]
+            + [str(count) for count in counts],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as server,
+    ):
         assert server.stdin and server.stdout
 
-        def used() -> tuple[float, float]:
+        def used() -> tuple[float, float, int, int]:
             print(file=server.stdin, flush=True)
             while not (line := server.stdout.readline()).strip() or line.startswith(("open", "{")):
                 pass
-            seconds, kib = line.split()
-            return float(seconds), float(kib) / 1024
+            seconds, kib, streams, stragglers = line.split()
+            return float(seconds), float(kib) / 1024, int(streams), int(stragglers)
 
         server.stdout.readline()
         crowd = Crowd(port, workers)
         for target in (crowd.follow, crowd.beat):
             threading.Thread(target=target, daemon=True).start()
+        yield crowd, used
+        crowd.leave()
+        server.kill()
+
+
+def measure(workers: int) -> Measurement:
+    """Measure a gang of `workers`."""
+    with _gang(workers, [workers]) as (crowd, used):
         called = time.monotonic()
-        with ThreadPoolExecutor(CALLS) as calls:
-            list(calls.map(crowd.join, range(workers)))
-        meet, met = crowd.all_start(called), used()[0]
+        crowd.join_all(range(workers))
+        meet, met = crowd.start(called, workers), used()[0]
         heard = crowd.messages
         time.sleep(REST_SECONDS)
         rested, messages = used()[0], (crowd.messages - heard) / REST_SECONDS
         lost = time.monotonic()
         crowd.lose(workers // 2)
         crowd.join(workers // 2)
-        restart = crowd.all_start(lost)
-        seconds, mib = used()
-        crowd.leave()
-        server.kill()
+        restart = crowd.start(lost, workers)
+        seconds, mib, *_ = used()
     cores = (rested - met) / REST_SECONDS
     return Measurement(workers, meet, met, restart, seconds - rested, messages, cores, mib, _pods_mib(workers))
+
+
+def disturb(workers: int) -> Iterator[Disturbance]:
+    """Measure what happens to an elastic gang, which trains with all of `workers` or half of them."""
+    half = workers // 2
+    with _gang(workers, [half, workers]) as (crowd, used):
+
+        def measured(what: str, act: Callable[[], object], waits: float = 0) -> Disturbance:
+            cpu, heard, since = used()[0], crowd.messages, time.monotonic()
+            act()
+            seconds, (after, mib, *_) = time.monotonic() - since - waits, used()
+            return Disturbance(workers, what, seconds, after - cpu, crowd.messages - heard, mib)
+
+        def lose(worker: int) -> None:
+            crowd.lose(worker)
+            crowd.start(0, half)
+
+        def grow() -> None:
+            for worker in (1, workers - 1):
+                crowd.join(worker)
+            crowd.tell(0, "began", began_at=0)
+            crowd.start(0, workers)
+
+        def lag() -> None:
+            for worker in range(STRAGGLERS):
+                found = Straggler(worker=worker, node=f"gke-pool-{worker}", step=1, own_ms=90.0, others_ms=60.0)
+                crowd.tell(0, "straggler", straggler=found.model_dump())
+            while used()[3] < STRAGGLERS:
+                time.sleep(0.01)
+
+        def cancel() -> None:
+            crowd.leave()
+            lost = failure_fields(PeerLost("worker 0 got SIGTERM"))
+            for worker, stream in crowd.streams.items():
+                crowd.tell(worker, "broke", **lost, cause=True, grace_seconds=10.0)
+                stream.close()
+            while used()[2]:
+                time.sleep(0.01)
+
+        crowd.join_all(range(workers - 1))
+        crowd.start(0, half)
+        yield measured("a spare replaces a lost worker", lambda: lose(1))
+        yield measured("it grows to all workers", grow)
+        yield measured(f"{STRAGGLERS} stragglers are found", lag)
+        yield measured("it shrinks to half after a loss", lambda: lose(1), REPLACE_SECONDS)
+        yield measured("all workers are canceled", cancel)
 
 
 def _pods_mib(workers: int) -> float:
@@ -186,7 +284,7 @@ def _pods_mib(workers: int) -> float:
     return workers * len(json.dumps(worker_job(gang)["spec"]["template"])) / 2**20
 
 
-def section(measurements: list[Measurement]) -> str:
+def section(measurements: list[Measurement], disturbances: list[Disturbance]) -> str:
     """Return the part of docs/benchmarks.md."""
     lines = ["| workers | meet, s | CPU-s | restart, s | CPU-s | cores at rest | messages/s | peak MiB | pods MiB |"]
     lines.append("| ---: " * 9 + "|")
@@ -195,6 +293,16 @@ def section(measurements: list[Measurement]) -> str:
             f"| {one.workers:,} | {one.meet:.2f} | {one.meet_cpu:.2f} | {one.restart:.2f} | {one.restart_cpu:.2f} "
             f"| {one.cores:.3f} | {one.messages:,.0f} | {one.peak_mib:.0f} | {one.pods_mib:.1f} |"
         )
+    lines += [
+        "",
+        "| what happens to an elastic gang | workers | s | CPU-s | messages | peak MiB |",
+        "| --- " + "| ---: " * 5 + "|",
+    ]
+    for each in disturbances:
+        lines.append(
+            f"| {each.what} | {each.workers:,} | {each.seconds:.2f} | {each.cpu:.2f} | {each.messages:,} "
+            f"| {each.peak_mib:.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -202,7 +310,8 @@ def main() -> None:
     """Print the part of the page."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(section([measure(workers) for workers in WORKERS]))
+    disturbances = [one for workers in DISTURBED for one in disturb(workers)]
+    print(section([measure(workers) for workers in WORKERS], disturbances))
 
 
 if __name__ == "__main__":
