@@ -16,7 +16,7 @@ from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import Gang, worker_job
-from trainyard_control.cluster import argo
+from trainyard_control.cluster import argo, explanation
 from trainyard_control.cluster.explanation import Evidence, Finding, explain
 from trainyard_control.cluster.scheduling import find_obstacle, requests
 from trainyard_control.compiler.compilation import RunMetadata
@@ -362,6 +362,39 @@ def test_a_log_that_its_node_does_not_give_keeps_nobody_from_the_rest(ready: str
     (found,) = map(explain, evidence(cluster, [pod(containerStatuses=[{"name": "main", "state": {"running": {}}}])]))
     assert found.sentence.startswith("is running on" if ready == "True" else "is on gpu-0, which does not answer")
     assert cluster.asked == (ready == "True")
+
+
+def test_of_hundreds_of_waiting_pods_each_has_its_events_by_one_call_and_nodes_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    waiting = [pod(str(number), phase="Pending", conditions=[unscheduled]) for number in range(200)]
+    for one in waiting:
+        del one["spec"]["nodeName"]
+        one["spec"]["hostname"] = one["metadata"]["name"]  # in which a gang's pods differ
+        one["spec"]["containers"][1]["resources"] = ROOM
+    waiting[7]["spec"]["nodeSelector"] = {"disk": "large"}
+    happened = [{"involvedObject": {"uid": str(number)}, "message": str(number)} for number in reversed(range(300))]
+    calls: list[str] = []
+
+    class Full(Silent):
+        def get(self, path: str, metadata_only: bool = False) -> dict[str, Any] | None:
+            return {"items": [node("gpu-0")] if path.endswith("nodes") else []}
+
+        def items(self, kind: str, selector: str = "", fields: str = "", group: str = "") -> list[dict[str, Any]]:
+            calls.append(kind)
+            return happened
+
+    def counted(*arguments: Any) -> Any:
+        calls.append("obstacle")
+        return find_obstacle(*arguments)
+
+    monkeypatch.setattr(explanation, "find_obstacle", counted)
+    collected = evidence(Full(), waiting)
+    assert [[event["message"] for event in one.events] for one in collected] == [[str(n)] for n in range(200)]
+    sentences = [explain(one).sentence for one in collected]
+    assert "disk=large" in sentences[7] and not any("disk" in text for text in sentences[:7] + sentences[8:])
+    assert calls == ["events", "obstacle", "obstacle"]
 
 
 def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() -> None:

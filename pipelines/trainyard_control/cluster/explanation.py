@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainyard import events, memory
@@ -34,7 +34,7 @@ from trainyard.kubernetes.diagnosis import (
 )
 from trainyard.measured import duration_text
 from trainyard_control.cluster import argo
-from trainyard_control.cluster.scheduling import find_obstacle
+from trainyard_control.cluster.scheduling import Obstacle, find_obstacle, placement_key
 from trainyard_control.planning.expectation import Expectation
 
 _ADVICE = {
@@ -79,7 +79,7 @@ class Evidence:
 
     run_ends: the run's deadline, '' without one. stop_reason: Argo's reason to start no further attempt. again: a
     sentence on what restarts the work of a failed pod, '' if nothing does. cancelled: it ended because its run was
-    cancelled.
+    cancelled. obstacles: those found before between `nodes` and other pods, by their `placement_key`.
     """
 
     pod: Manifest
@@ -92,6 +92,7 @@ class Evidence:
     stop_reason: str = ""
     again: str = ""
     cancelled: bool = False
+    obstacles: dict[str, Obstacle | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -358,9 +359,7 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
         gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
         return replace(finding, sentence=f"waits to be admitted ({gates})")
     message = diagnosis.message
-    obstacle = (
-        find_obstacle(evidence.pod["spec"], evidence.nodes, evidence.pods) if evidence.nodes is not None else None
-    )
+    obstacle = _obstacle(evidence)
     if obstacle is None:
         sentence = f"no node takes it: {message}" if message else "is not scheduled yet"
         return replace(finding, cause="unschedulable" if message else "scheduling", sentence=sentence)
@@ -373,6 +372,16 @@ def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> 
         sentence=f"no node takes it: {obstacle.advice}",
         permanent=obstacle.permanent,
     )
+
+
+def _obstacle(evidence: Evidence) -> Obstacle | None:
+    if evidence.nodes is None:
+        return None
+    spec = evidence.pod["spec"]
+    key = placement_key(spec)
+    if key not in evidence.obstacles:
+        evidence.obstacles[key] = find_obstacle(spec, evidence.nodes, evidence.pods)
+    return evidence.obstacles[key]
 
 
 def _blocked(diagnosis: Diagnosis, own: bool) -> str:

@@ -6,6 +6,7 @@ API.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -89,6 +90,12 @@ def requests(spec: Manifest) -> dict[str, float]:
         for name, value in _requested(container).items():
             total[name] = max(total.get(name, 0), value)
     return {name: value for name, value in total.items() if value}
+
+
+def placement_key(spec: Manifest) -> str:
+    """Return what `find_obstacle` reads of `spec`: for pods of a gang the same, though each has a name of its own."""
+    rules = [spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")]
+    return json.dumps([requests(spec), *rules], sort_keys=True)
 
 
 def find_obstacle(spec: Manifest, nodes: list[Manifest], pods: Iterable[Manifest] | None = None) -> Obstacle | None:

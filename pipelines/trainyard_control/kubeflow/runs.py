@@ -9,6 +9,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ from trainyard.storage import storage
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.environments import readable_storage
 from trainyard_control.cluster.explanation import Evidence, Finding, explain, refused
+from trainyard_control.cluster.scheduling import Obstacle
 from trainyard_control.compiler import compilation
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 from trainyard_control.kubeflow.run_view import (
@@ -68,6 +70,8 @@ _PROMPT_SECONDS = 20  # chosen: a running controller ends a run within seconds
 _GONE_SECONDS = 180  # chosen: how long the pods of a cancelled run may take to end, a checkpoint included
 _LOG_LINES = 200  # chosen: a Python traceback and the lines around it
 _WORKFLOWS = "apis/argoproj.io/v1alpha1"
+_READERS = 16  # of logs at once; chosen: each waits for a node
+_FEW_PODS = 16  # chosen: a call for each of more takes longer than one for the events of all pods
 
 
 class KubeflowRuns:
@@ -481,20 +485,24 @@ def evidence(
     nodes = _allowed(cluster, "/api/v1/nodes")
     silent_nodes = {name_of(node) for node in nodes or () if "Ready" not in conditions(node)}
     everything = _allowed(cluster, "/api/v1/pods") if unscheduled else None
+    happened, obstacles = _pod_events(cluster, pods), dict[str, Obstacle | None]()
+    with ThreadPoolExecutor(_READERS) as readers:
+        logs = readers.map(lambda pod: _log(cluster, pod, silent_nodes), pods)
     return [
         Evidence(
             pod=pod,
-            events=_events(cluster, pod["metadata"]["uid"]),
+            events=happened[pod["metadata"]["uid"]],
             nodes=nodes,
             pods=everything,
-            log=_log(cluster, pod, silent_nodes),
+            log=log,
             expected=expected,
             run_ends=ends,
             stop_reason=stop_reasons.get(argo.node_id(pod), ""),
             again=_again(pod, replacing, retried),
             cancelled=_ended_with_run(pod, workflows, cancelled),
+            obstacles=obstacles,
         )
-        for pod in pods
+        for pod, log in zip(pods, logs, strict=True)
     ]
 
 
@@ -567,8 +575,23 @@ def _replaces(job: Manifest) -> bool:
     return not job["metadata"].get("deletionTimestamp") and not ended
 
 
+def _pod_events(cluster: Cluster, pods: list[Manifest]) -> dict[str, list[Manifest]]:
+    """Return the events of each of `pods` by its uid; those of many in one call, because each reads all events."""
+    uids = [str(pod["metadata"]["uid"]) for pod in pods]
+    if len(uids) <= _FEW_PODS:
+        return {uid: _events(cluster, uid) for uid in uids}
+    happened: dict[str, list[Manifest]] = {uid: [] for uid in uids}
+    for event in _in_order(cluster.items("events", fields="involvedObject.kind=Pod")):
+        if (uid := event.get("involvedObject", {}).get("uid")) in happened:
+            happened[uid].append(event)
+    return happened
+
+
 def _events(cluster: Cluster, uid: str) -> list[Manifest]:
-    events = cluster.items("events", fields=f"involvedObject.uid={uid}")
+    return _in_order(cluster.items("events", fields=f"involvedObject.uid={uid}"))
+
+
+def _in_order(events: list[Manifest]) -> list[Manifest]:
     return sorted(events, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
 
 
