@@ -223,11 +223,11 @@ def _wait(port: int) -> None:
 
 def _bare_round(bare: subprocess.Popen[str], seconds: float) -> _Round:
     assert bare.stdin and bare.stdout
-    before = _cpu_seconds(bare.pid)
+    before = cpu_seconds(bare.pid)
     bare.stdin.write(f"{seconds}\n")
     bare.stdin.flush()
     times = json.loads(bare.stdout.readline())
-    return _Round(times, 1 / statistics.mean(times), (_cpu_seconds(bare.pid) - before) / len(times) * 1000)
+    return _Round(times, 1 / statistics.mean(times), (cpu_seconds(bare.pid) - before) / len(times) * 1000)
 
 
 def _round(server: _Server, clients: int, seconds: float) -> _Round:
@@ -249,11 +249,11 @@ def _round(server: _Server, clients: int, seconds: float) -> _Round:
     for thread in threads:
         thread.start()
     barrier.wait()
-    start, before = time.perf_counter(), _cpu_seconds(server.process)
+    start, before = time.perf_counter(), cpu_seconds(server.process)
     for thread in threads:
         thread.join()
     together = [seconds for own in times for seconds in own]
-    cpu = (_cpu_seconds(server.process) - before) / len(together) * 1000
+    cpu = (cpu_seconds(server.process) - before) / len(together) * 1000
     return _Round(together, len(together) / (time.perf_counter() - start), cpu)
 
 
@@ -303,7 +303,7 @@ def _grpc(port: int, rows: list[dict[str, Any]]) -> Callable[[int], None]:
     return send
 
 
-def _cpu_seconds(process: int) -> float:
+def cpu_seconds(process: int) -> float:
     """Return the CPU seconds of a process until now."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
