@@ -733,7 +733,10 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
         assert 'trainyard_requests_total{code="OK",route="ModelInfer"} 12.0' in metrics
         assert 'trainyard_requests_total{code="400",route="predict"} 1.0' in metrics
         assert f"trainyard_batch_rows_sum {200 * 7 + 199 + 10}.0" in metrics
-        page = urllib.request.urlopen(f"{url}/").read().decode()
+        status, about = ask(f"{url}/")
+        assert (status, about["status"]) == (200, "alive") and "POST /v1/models/{name}:predict" in about["requests"]
+        browser = urllib.request.Request(f"{url}/", headers={"Accept": "text/html,*/*;q=0.8"})
+        page = urllib.request.urlopen(browser).read().decode()
         assert "net worth" in page and "Classes: poor, rich" in page and "connect-src 'self'" in page
 
 

@@ -129,11 +129,16 @@ def test_two_servers_write_hourly_files_without_private_columns_into_one_folder(
     hour[0] = "2026-01-01T11"
     wait_for(lambda: all(metric(registry, "rows") == 2 for registry in registries))
     logs[0].offer(Model(tmp_path, 4), [ROW], np.array([[0.9, 0.1]], np.float32), "second")
+    wait_for(lambda: any(file.name.startswith(hour[0]) for file in logs[0]._spool.iterdir()))
+    hour[0] = "2026-01-01T10"  # the clock was set back
+    logs[0].offer(model, [ROW], np.array([[0.9, 0.1]], np.float32), "again")
     for log in logs:
         log.finish(20)
     names = sorted(file.name for file in (tmp_path / "log").iterdir())
-    assert [name.split(".")[:2] for name in names] == [["2026-01-01T10", "v3"]] * 2 + [["2026-01-01T11", "v4"]]
-    first = parquet.read_table(tmp_path / "log" / names[0]).to_pylist()
+    assert [name.split(".")[:2] for name in names] == [["2026-01-01T10", "v3"]] * 3 + [["2026-01-01T11", "v4"]]
+    tables = [parquet.read_table(tmp_path / "log" / name).to_pylist() for name in names[:3]]
+    again, first, _ = sorted(tables, key=len)
+    assert [row["id"] for row in again] == ["again"]
     assert list(first[0]) == [
         *("id", "time_", "version", "shadow", "prediction", "probabilities"),
         *("age", "city", "time"),

@@ -113,7 +113,8 @@ def test_numbers_booleans_and_null_of_json_are_the_texts_that_stand_for_them() -
 def test_every_form_of_a_request_gives_the_same_rows() -> None:
     expected = [(1.5, "Bern", "2024-01-31T00", "a;b", 3)] * 2
     named = {input_name(name): value for name, value in GOOD.items()}
-    assert rows({"instances": [GOOD, named | {"tags": ["a", " b "]}], "parameters": {}}) == expected
+    for empty in ({}, None):
+        assert rows({"instances": [GOOD, named | {"tags": ["a", " b "]}], "parameters": empty}) == expected
     assert rows({"inputs": {name: [value, value] for name, value in GOOD.items()}}) == expected
     datatypes = {float: "FP32", int: "INT64", str: "BYTES"}
     tensors = [
@@ -151,7 +152,8 @@ WITHOUT_CITY = {name: value for name, value in GOOD.items() if name != "city"}
         ({"instance": [GOOD]}, "the request: unknown field 'instance'. Did you mean 'instances'?"),
         ({"instances": GOOD}, "instances: a list is expected"),
         ({"instances": []}, "instances: is empty"),
-        ({"instances": [GOOD], "parameters": {"top": 3}}, "parameters: the model takes none"),
+        ({"instances": [GOOD], "parameters": {"top": 3}}, "parameters: the model takes none, top was found."),
+        ({"instances": [GOOD], "parameters": [3]}, "parameters: the model takes none, [3] was found."),
         ({"instances": [3]}, "instances[0]: an object with a value for each column is expected"),
         ({"instances": [GOOD], "signature_name": "x"}, "signature_name: 'x' is unknown"),
         ({"instances": [GOOD, GOOD | {"citi": 1}]}, "instances[1].citi: the model has no such input. Did you mean"),

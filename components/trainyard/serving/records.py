@@ -92,8 +92,10 @@ class Records:
     def tensorflow_serving_rows(self, body: bytes) -> tuple[list[Row], bool]:
         """Return the rows of a request of TensorFlow Serving, and whether it asks for columns instead of rows."""
         request = _object(_parsed(body), "the request", {"instances", "inputs", "parameters", "signature_name"})
-        if request.get("parameters"):  # which Vertex AI passes on
-            raise BadRequest("parameters: the model takes none. Leave them out.")
+        if parameters := request.get("parameters"):  # which Vertex AI passes on
+            names = [name[:100] for name in parameters] if isinstance(parameters, dict) else [shown(parameters)]
+            found = listed(names, _NAMES)
+            raise BadRequest(f"parameters: the model takes none, {found} was found. Leave them out, or send {{}}.")
         require_signature(request.get("signature_name", ""), "signature_name")
         if ("instances" in request) == ("inputs" in request):
             raise BadRequest("the request: either 'instances' or 'inputs' is expected.")

@@ -218,7 +218,12 @@ class Server:
     async def _metrics_text(self, _request: web.Request) -> web.Response:
         return web.Response(body=self._service.metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _page(self, _request: web.Request) -> web.Response:
+    async def _page(self, request: web.Request) -> web.Response:
+        """Answer a browser with the page, and other clients with JSON, whose `status` KServe's client reads."""
+        if "text/html" not in request.headers.get("Accept", ""):
+            routes = [route for route in request.app.router.routes() if route.method != "HEAD" and route.resource]
+            requests = [f"{route.method} {route.resource.canonical}" for route in routes if route.resource]
+            return web.json_response({"status": "alive", "requests": requests})
         model = self._service.serving.model
         example = await asyncio.to_thread(storage.read, model.pushed.folder, _EXAMPLE)
         script = (_HERE / "page.js").read_text(encoding="utf-8")
