@@ -8,10 +8,11 @@ import pyarrow as pa
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
+from trainyard.steps.preprocess.readers.records import Unselected
 from trainyard.steps.preprocess.readers.tables import judged_rows
 
 
-def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow]:
-    """Yield the good rows in batches and the bad ones. Raises `DataError` if the file is wrong as a whole."""
+def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | Unselected]:
+    """Yield what `judged_rows` yields. Raises `DataError` if the file is wrong as a whole."""
     name = str(path).rpartition("/")[2]
     return judged_rows(TableFile(str(path), name, dialect=Dialect.from_data(recipe.data)), recipe, piece)

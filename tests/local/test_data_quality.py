@@ -139,6 +139,15 @@ def test_a_table_of_few_rows_is_refused_with_its_counts(kind, tmp_path):
             preprocess(table_recipe(kind, str(path)), tmp_path / "output")
 
 
+def test_a_condition_of_no_row_is_named_with_the_number_of_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("x,k\n" + "1,yes\n" * 1200)
+    data = {"format": "csv", "path": str(path), "label": "k", "features": {"x": {"type": "numeric"}}, "where": "x > 9"}
+    recipe = Recipe.model_validate({"name": "r", "data": data, "model": {"name": "mlp"}})
+    with pytest.raises(DataError, match=r"data\.where: 'x > 9' is true of none of 1,200 rows\. Correct it\."):
+        preprocess(recipe, tmp_path / "output")
+
+
 def test_a_column_without_any_value_is_refused():
     data = {"format": "csv", "path": "x", "features": {"n": {"type": "numeric"}, "c": {"type": "category"}}}
     recipe = Recipe.model_validate({"name": "r", "data": data, "model": {"name": "mlp"}})

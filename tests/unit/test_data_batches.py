@@ -18,7 +18,14 @@ from trainyard.readers.csv_blocks import RowBlock
 from trainyard.readers.rows import BadRow
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH, BadRecord, batch_schema, record_batch
+from trainyard.steps.preprocess.readers.records import (
+    ROW_HASH,
+    WHOLE_HASH,
+    BadRecord,
+    Unselected,
+    batch_schema,
+    record_batch,
+)
 from trainyard.steps.preprocess.readers.tables import check_row
 
 FEATURES = {
@@ -45,9 +52,9 @@ def table_file(path, recipe) -> TableFile:
     return TableFile(str(path), path.name, path.stat().st_size, Dialect.from_data(recipe.data))
 
 
-def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str]:
-    """What a parser of rows and the judge of one row say."""
-    records, bad, end = [], [], ""
+def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str, int]:
+    """What a parser of rows and the judge of one row say; last, how many rows `data.where` leaves out."""
+    records, bad, end, unselected = [], [], "", 0
     try:
         with pytest.MonkeyPatch.context() as patch:
             nothing = RowBlock(b"", np.array([], np.int64), 0, True)
@@ -60,20 +67,23 @@ def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str]:
                     try:
                         record = check_row(cells, f"rows.csv:{number}", recipe.data, recipe.task)
                         records += [record] if record else []
+                        unselected += record is None
                     except BadRecord as error:
                         bad.append(BadRow("rows.csv", number, error.reason, error.detail))
     except DataError as error:
         end = str(error)
-    return record_batch(records, recipe.data).to_pylist(), sorted(bad, key=lambda item: item.row), end
+    return record_batch(records, recipe.data).to_pylist(), sorted(bad, key=lambda item: item.row), end, unselected
 
 
-def by_column(path, recipe) -> tuple[list[dict], list[BadRow], str]:
-    rows, bad, end = [], [], ""
+def by_column(path, recipe) -> tuple[list[dict], list[BadRow], str, int]:
+    rows, bad, end, unselected = [], [], "", 0
     try:
         for piece in csv_rows.csv_pieces(table_file(path, recipe)):
             for item in judged(path, recipe, piece):
                 if isinstance(item, BadRow):
                     bad.append(item)
+                elif isinstance(item, Unselected):
+                    unselected += item.rows
                 else:
                     item = item.drop_columns([ROW_HASH, WHOLE_HASH]) if recipe.data.hashes_rows else item
                     assert item.schema == batch_schema(recipe.data)
@@ -81,7 +91,7 @@ def by_column(path, recipe) -> tuple[list[dict], list[BadRow], str]:
                     rows += item.to_pylist()
     except DataError as error:
         end = str(error)
-    return rows, sorted(bad, key=lambda item: item.row), end
+    return rows, sorted(bad, key=lambda item: item.row), end, unselected
 
 
 def assert_equal(path, recipe) -> tuple[list[dict], list[BadRow], str]:
@@ -89,8 +99,8 @@ def assert_equal(path, recipe) -> tuple[list[dict], list[BadRow], str]:
     assert actual[2] == expected[2]
     if not actual[2]:
         assert [repr(row) for row in actual[0]] == [repr(row) for row in expected[0]]  # by repr, for NaN is not NaN
-        assert actual[1] == expected[1]
-    return actual
+        assert (actual[1], actual[3]) == (expected[1], expected[3])
+    return actual[:3]
 
 
 DERIVED = {

@@ -99,7 +99,7 @@ def test_many_rows_at_once_have_the_labels_that_each_has_alone(
 ) -> None:
     read = Recipe.model_validate(recipe)
     texts = pa.RecordBatch.from_pydict({name: pa.array(texts) for name, texts in columns.items()})
-    batch, rejected = ColumnValidator(read.data, read.task).check(RowBatch("r", texts, np.arange(4)))
+    batch, rejected, _ = ColumnValidator(read.data, read.task).check(RowBatch("r", texts, np.arange(4)))
     assert batch.schema == batch_schema(read.data) and {item.row for item in rejected} == bad
     for index, source in enumerate(batch["source"].to_pylist()):
         row = {name: texts[int(source[2:])] for name, texts in columns.items()}

@@ -99,7 +99,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
     path = "/storage" + "/folder" * 20
     record = {
         "folders": {"train": str(tmp_path)},
-        "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1),
+        "data": dict.fromkeys(("train", "eval", "test", "quarantined"), 1) | {"unselected": 1234},
         "pushed": None, "report": path, "seconds": {},
         "train": {"examples_per_second": 1, "bottleneck": "unclear", "epochs": 1, "steps": 1, "devices": ["CPU:0"]},
     }  # fmt: skip
@@ -114,6 +114,7 @@ def test_a_long_path_is_told_whole_in_80_columns_and_curves_only_if_there_are_so
     lines = printed(screen._summary(record, "cnn_small"), 400)
     assert "CPU:0 · 2 input workers" in "".join(lines)
     assert f"tensorboard --logdir {tmp_path}/tensorboard" in "".join(lines)
+    assert "1 quarantined · 1,234 left out by data.where" in "".join(lines)
 
 
 def test_a_long_training_says_every_ten_seconds_how_it_stands(

@@ -164,7 +164,8 @@ def summarize(
 
 def _data(examples: Examples) -> dict[str, Any]:
     counts: dict[str, Any] = {split: files.examples for split, files in examples.splits.items()}
-    return counts | {"quarantined": examples.quarantined, "fingerprint": examples.fingerprint}
+    others = {"quarantined": examples.quarantined, "unselected": examples.unselected}
+    return counts | others | {"fingerprint": examples.fingerprint}
 
 
 def _exports(exports: Exports, outputs: Outputs) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ def _summary(record: dict[str, Any], network: str | None, with_curves: bool = Tr
     table = key_value_table()
     if data:
         counts = [f"{data[name]:,} {name}" for name in ("train", "eval", "test", "quarantined")]
+        counts += [f"{left_out:,} left out by data.where"] if (left_out := data.get("unselected")) else []
         table.add_row("data", " · ".join(counts))
     bound = "bound unclear" if train["bottleneck"] == "unclear" else f"{train['bottleneck']}-bound"
     speed = f", {train['examples_per_second']:,.0f} examples/s" if train["examples_per_second"] else ""

@@ -164,6 +164,7 @@ class Examples(Document):
     mean_weight: float | None = None  # of the training split; None if all examples count the same
     image: ImageShape | None
     quarantined: int
+    unselected: int = 0  # rows that data.where leaves out
     quarantine: dict[str, int]
     warnings: list[str]
     fingerprint: str

@@ -38,6 +38,7 @@ from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
 from trainyard.steps.preprocess.near_duplicates import with_hashes
 from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets
 from trainyard.steps.preprocess.readers.files import Files
+from trainyard.steps.preprocess.readers.records import Unselected
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.repeats import Repeated, Repeats, find_repeated
@@ -58,7 +59,7 @@ class Collected:
     work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are. is_folder: images have the
     class of their folder. deeper_folders: those in class folders. is_split_by_row: equal rows lie in different splits.
-    rare_classes: dropped ones, with their counts.
+    rare_classes: dropped ones, with their counts. unselected: how many rows `data.where` leaves out.
     """
 
     work: TaskStore
@@ -68,6 +69,7 @@ class Collected:
     splits: dict[Split, SplitSummary]
     bad: list[BadRow]
     repeated: list[Repeated]
+    unselected: int = 0
     window: Window | None = None
     ignored: tuple[str, ...] = ()
     is_folder: bool = False
@@ -87,6 +89,7 @@ class _Result:
     parts: list[SortedRun] = field(default_factory=list)
     splits: dict[Split, Summary] = field(default_factory=dict)
     bad: list[BadRow] = field(default_factory=list)
+    unselected: int = 0
     fatal: list[str] = field(default_factory=list)
     conformity: Conformity = field(default_factory=Conformity)
 
@@ -128,6 +131,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
     if fatal:
         raise DataError(*fatal[:_EXAMPLES_SHOWN])
     bad = (*files.bad, *(item for result in results for item in result.bad))
+    unselected = sum(result.unselected for result in results)
     parts = [part for result in results for part in result.parts]
     repeated = find_repeated(parts, work)
     repeats = Repeats.from_parts(parts, repeated)
@@ -144,6 +148,7 @@ def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: Attemp
         parts=parts,
         splits={split: _summary(split, results, parts, work, recipe.data.samples) for split in SPLITS},
         bad=sorted(bad, key=lambda item: (item.key, item.reason)),
+        unselected=unselected,
         repeated=sorted(repeated, key=lambda item: item.sources),
         window=files.window,
         ignored=files.ignored,
@@ -259,6 +264,8 @@ class _Collect(_TaskFn[_Task]):
                 result.fatal.append(str(item))
             elif isinstance(item, BadRow):
                 result.bad.append(item)
+            elif isinstance(item, Unselected):
+                result.unselected += item.rows
             else:
                 item = with_hashes(item) if self._hashes_images else item
                 result.conformity.merge(conformity(item, recipe.data))

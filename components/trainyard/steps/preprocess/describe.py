@@ -69,6 +69,7 @@ def write_description(
         mean_weight=float(collected.splits["train"].statistics[weight]["mean"]) if weight else None,
         image=image,
         quarantined=len(collected.bad),
+        unselected=collected.unselected,
         quarantine=dict(sorted(Counter(item.reason for item in collected.bad).items())),
         warnings=warnings,
         fingerprint=quality.fingerprint(collected),

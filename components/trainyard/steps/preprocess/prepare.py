@@ -126,7 +126,8 @@ def _collect(recipe: Recipe, work: AttemptDir, beam_options: str, day: str) -> C
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
     collected = collect(recipe, files, dataset, work, beam_options)
     counts = {split: collected.splits[split].examples for split in SPLITS}
-    events.emit("checked", **counts, quarantined=len(collected.bad), repeated=len(collected.repeated))
+    others = {"unselected": collected.unselected, "repeated": len(collected.repeated)}
+    events.emit("checked", **counts, quarantined=len(collected.bad), **others)
     return collected
 
 

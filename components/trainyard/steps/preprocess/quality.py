@@ -64,6 +64,7 @@ def require_usable(collected: Collected, recipe: Recipe) -> None:
     shown = ", ".join(f"{split} {count}" for split, count in counts.items())
     empty = [split for split, count in counts.items() if not count]
     if empty:
+        shown += f", left out by data.where {collected.unselected}" if collected.unselected else ""
         raise DataError(
             f"data.split: the split '{empty[0]}' is empty; examples: {shown}. Every split needs some. "
             f"{_more_for_split(recipe.data.split)}."
@@ -219,6 +220,10 @@ def write_statistics(collected: Collected, time_zone: str, folder: Path) -> None
 def _require_few_bad(collected: Collected, recipe: Recipe) -> None:
     bad = len(collected.bad)
     total = bad + sum(summary.examples for summary in collected.splits.values())
+    if total == 0 and collected.unselected:
+        raise DataError(
+            f"data.where: '{recipe.data.where}' is true of none of {collected.unselected:,} rows. Correct it."
+        )
     if total == 0:
         raise DataError("data.path: no records found in the files. Correct data.path in the recipe.")
     if bad > recipe.data.max_bad_fraction * total:

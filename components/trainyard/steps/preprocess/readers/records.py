@@ -47,6 +47,13 @@ class Record:
     split_by: str = ""
 
 
+@dataclass(frozen=True)
+class Unselected:
+    """Rows that `data.where` leaves out."""
+
+    rows: int
+
+
 class BadRecord(Exception):
     """One record cannot be used: why, as a code for counting and as a sentence."""
 

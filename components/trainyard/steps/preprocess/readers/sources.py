@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import IO, TypeVar
+from typing import IO, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -28,7 +28,7 @@ from trainyard.steps.preprocess.readers.files import (
     too_many_bytes,
 )
 from trainyard.steps.preprocess.readers.images import image_limits, image_record
-from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, in_batches
+from trainyard.steps.preprocess.readers.records import LABELS_APART, BadRecord, Record, Unselected, in_batches
 from trainyard.steps.preprocess.readers.tables import judged_rows, split_by, typed_label
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.storage import tar
@@ -37,6 +37,7 @@ from trainyard.storage.listing import open_file, unreadable
 from trainyard.storage.tar import as_folder, is_archive
 
 _Item = TypeVar("_Item")
+_Read: TypeAlias = pa.RecordBatch | BadRow | Unselected
 
 
 class Reader:
@@ -48,22 +49,22 @@ class Reader:
         self._dataset = dataset
         self._limits = image_limits(recipe.data)
 
-    def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | DataError]:
+    def read(self, paths: Sequence[str], piece: Piece = WHOLE) -> Iterator[_Read | DataError]:
         """Yield the records of the files at `paths`; of a table only `piece`.
 
         Raises `TransientError` if a bucket does not answer any more.
         """
         images = self._recipe.data.format == "image_folder"
         for item in self._images(paths, piece) if images else self._files(paths, piece):
-            progress.count("records", len(item) if isinstance(item, pa.RecordBatch) else 1)
+            progress.count("records", _records(item))
             yield item
 
-    def _images(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | BadRow | DataError]:
+    def _images(self, paths: Sequence[str], piece: Piece) -> Iterator[_Read | DataError]:
         read = {path: partial(self._archive, piece) if is_archive(path) else self._image for path in paths}
         items = (item for path in paths for item in self._guarded(path, read[path], counts=piece.end is None))
         return in_batches(items, self._recipe.data)
 
-    def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[pa.RecordBatch | BadRow | DataError]:
+    def _files(self, paths: Sequence[str], piece: Piece) -> Iterator[_Read | DataError]:
         for path in paths:
             yield from self._guarded(path, partial(self._rows, piece), counts=piece.end is None)
 
@@ -135,9 +136,10 @@ class Reader:
         label = LABELS_APART.join(typed_label(cells[each], each, data, self._recipe.task) for each in data.labels)
         return label, split_by(cells[data.split.column], data) if data.split.column else ""
 
-    def _rows(self, piece: Piece, path: str, name: str) -> Iterator[pa.RecordBatch | BadRow]:
+    def _rows(self, piece: Piece, path: str, name: str) -> Iterator[_Read]:
         recipe, dataset = self._recipe, self._dataset
         file = TableFile(path, name, dialect=Dialect.from_data(recipe.data), may_lack=recipe.data.may_lack)
+        items: Iterator[_Read]
         if recipe.data.is_image:
             items = in_batches(_example_images(file, recipe, dataset), recipe.data)
         else:
@@ -166,8 +168,14 @@ def _example_images(file: TableFile, recipe: Recipe, dataset: Dataset | None) ->
         dataset.require_count(file.name, count)
 
 
-def _with_split(item: pa.RecordBatch | BadRow, split: str) -> pa.RecordBatch | BadRow:
-    if isinstance(item, BadRow):
+def _records(item: _Read | DataError) -> int:
+    if isinstance(item, Unselected):
+        return item.rows
+    return len(item) if isinstance(item, pa.RecordBatch) else 1
+
+
+def _with_split(item: _Read, split: str) -> _Read:
+    if not isinstance(item, pa.RecordBatch):
         return item
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 

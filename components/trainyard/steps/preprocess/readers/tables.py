@@ -37,6 +37,7 @@ from trainyard.steps.preprocess.readers.records import (
     WHOLE_HASH,
     BadRecord,
     Record,
+    Unselected,
     Value,
     batch_schema,
     content_digest,
@@ -186,8 +187,8 @@ class ColumnValidator:
             if not isinstance(feature, Numeric)
         }
 
-    def check(self, rows: RowBatch) -> tuple[pa.RecordBatch, list[BadRow]]:
-        """Return the good rows as a batch, and the bad ones, both in order; rows left out are in neither.
+    def check(self, rows: RowBatch) -> tuple[pa.RecordBatch, list[BadRow], Unselected]:
+        """Return the good rows as a batch, the bad ones, both in order, and how many others there are.
 
         rows: the columns of the recipe, as texts.
         """
@@ -215,7 +216,8 @@ class ColumnValidator:
             for name, hashes in zip((ROW_HASH, WHOLE_HASH), rows.hashes.T, strict=True):
                 batch = batch.append_column(name, pa.array(hashes))
         good = derived.selected & ~bad
-        return batch if good.all() else batch.filter(pa.array(good)), bad_rows
+        unselected = Unselected(int(np.count_nonzero(~derived.selected)))
+        return batch if good.all() else batch.filter(pa.array(good)), bad_rows, unselected
 
     def _column(self, name: str, texts: pa.Array) -> _Column:
         return self._texts[name].column(texts) if name in self._texts else _numbers(texts, name)
@@ -321,8 +323,8 @@ def _digests(parts: list[pa.Array], rows: int) -> pa.Array:
 
 def judged_rows(
     file: TableFile, recipe: Recipe, piece: Piece = WHOLE, dataset: Dataset | None = None
-) -> Iterator[pa.RecordBatch | BadRow]:
-    """Yield the good rows of `file` in batches, and why one is bad.
+) -> Iterator[pa.RecordBatch | BadRow | Unselected]:
+    """Yield the good rows of `file` in batches, why one is bad, and how many `data.where` leaves out.
 
     With a TFDS `dataset`, integer labels get their names. Raises `DataError` if the file is wrong as a whole, or holds
     another number of records than the data set's own description says.
@@ -341,10 +343,12 @@ def judged_rows(
             if dataset and dataset.label_names is not None and data.label in rows.columns.schema.names:
                 rows, unnamed = _with_label_names(rows, data.label, dataset)
                 yield from unnamed
-            batch, bad = validator.check(rows)
+            batch, bad, unselected = validator.check(rows)
             if batch.num_rows:
                 yield batch
             yield from bad
+            if unselected.rows:
+                yield unselected
     if dataset:
         dataset.require_count(file.name, count)
 
