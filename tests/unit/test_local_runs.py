@@ -97,6 +97,21 @@ def test_runs_are_listed_by_recipe_state_and_day(root: Path) -> None:
         assert isinstance(refused.exception, ConfigurationError) and sentence in str(refused.exception)
 
 
+def test_a_filtered_list_reads_no_older_records_than_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = [f"202501{day:02}-090000-aaaa" for day in range(1, 31)]
+    for day, name in enumerate(days):
+        record = {"failure": "out of memory"} if day % 10 == 0 else {"ended": "2025-02-01T00:00:00+00:00"}
+        storage.write_text(str(tmp_path / "digits" / "runs" / name / "run.json"), json.dumps(record))
+    read: list[str] = []
+    view = local_runs.view
+    monkeypatch.setattr(local_runs, "view", lambda *pair: read.append(pair[2]) or view(*pair))
+    monkeypatch.setattr(local_runs, "_READ_AT_ONCE", 4)
+    failed = local_runs.RunFilter(state="failed")
+    assert [run.name for run in local_runs.newest(str(tmp_path), 1, failed)] == [days[20]]
+    assert read == days[:17:-1]  # three times four
+    assert [run.name for run in local_runs.newest(str(tmp_path), 9, failed)] == [days[20], days[10], days[0]]
+
+
 def test_a_run_of_a_pipeline_stands_by_its_end_and_a_damaged_record_hides_no_other(root: Path) -> None:
     for name, ended in (("99307505", "2026-01-02T12:00:00+00:00"), ("24383155", "2026-01-05T12:00:00+00:00")):
         record = json.dumps({"failure": None, "ended": ended})

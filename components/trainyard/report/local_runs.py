@@ -29,6 +29,7 @@ NOTE = "note.txt"
 
 _LONGEST_NOTE = 500  # characters; chosen: a line or two of the list
 _READERS = 16  # of records in a bucket at once; chosen: each waits for the network
+_READ_AT_ONCE = 256  # chosen: records that are read before it is known whether older ones are needed
 _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
 
@@ -150,9 +151,17 @@ def newest(
         timed = timed[:count]
     untimed = [pair for pair in named if not _NAME.fullmatch(pair[0])]  # their records say when they ended
     with ThreadPoolExecutor(_READERS if storage.is_bucket(root) else 1) as pool:
-        runs = pool.map(lambda pair: view(root, pair[1], pair[0]), [*timed, *untimed])
-    fitting = [run for run in runs if wanted.fits(run.recipe, run.state, run.time, run.note)]
-    return sorted(fitting, key=_order, reverse=True)[:count]
+
+        def fitting(pairs: list[tuple[str, str]]) -> list[LocalRunView]:
+            runs = pool.map(lambda pair: view(root, pair[1], pair[0]), pairs)
+            return [run for run in runs if wanted.fits(run.recipe, run.state, run.time, run.note)]
+
+        found: list[LocalRunView] = []
+        while timed and len(found) < count:
+            found += fitting(timed[:_READ_AT_ONCE])
+            timed = timed[_READ_AT_ONCE:]
+        found += fitting(untimed)
+    return sorted(found, key=_order, reverse=True)[:count]
 
 
 def no_runs(place: str, recipe: str, known: Iterable[str]) -> ConfigurationError:
