@@ -222,6 +222,15 @@ def test_a_large_file_is_cut_into_pieces_up_to_its_first_odd_row(tmp_path, monke
     assert_equal(path, recipe())
 
 
+def test_the_last_rows_of_a_wide_table_come_in_one_batch(tmp_path, monkeypatch):
+    header, rows = [f"c{number}" for number in range(500)], [["0.123"] * 500 for _ in range(150)]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(",".join(cells) for cells in [header, *rows]))
+    monkeypatch.setattr(csv_rows, "_MOST_BYTES", 100 * len(",".join(rows[0]) + "\n"))
+    batches = [*csv_rows.read_csv(TableFile(str(path), "rows.csv"), header)]
+    assert [len(batch.columns) for batch in batches] == [100, 50]  # not one by one, as few rows of other tables
+
+
 PLAIN = ["", "1", "-0", "007", "1.50", "1e5", "yes", "red", "2024-02-29", "2024-02-30", " x ", "NA", "é", "\u00a0"]
 QUOTED = ['"a"', '"a""b"', '"a,b"', '"a\nb"', '"a\r\nb"', '""', '""""', '"', 'a"b', '"a"b', ' "a"', "\0", "\udcff"]
 CELLS = st.sampled_from([*PLAIN, "\ufeff", *QUOTED])

@@ -37,6 +37,7 @@ _BLOCK_ROWS = 1 << 15  # measured: what costs once a batch is then little in `da
 _MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
 _ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
 _FEW_ROWS = 96  # measured: fewer are parsed sooner row by row
+_MANY_CELLS = 1 << 14  # chosen: of wide rows; row by row they would come one a batch, which costs its columns each time
 _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 _ZIP = b"PK\3\4"
 _EXCEL = re.compile('"?sep=(.)"?\r?\n', re.IGNORECASE)  # the first line that Excel goes by where 1,5 is a number
@@ -103,11 +104,13 @@ def read_csv(
         while content := table.ahead.peek(block_bytes):
             ends = len(content) < block_bytes
             block = table.plain_block(content, ends=ends)
-            if block.rows >= _FEW_ROWS:
+            can_grow = not (block.irregular or ends) and block_bytes < _MOST_BYTES
+            is_wide = not can_grow and block.rows * len(table.header) >= _MANY_CELLS
+            if block.rows >= _FEW_ROWS or is_wide:
                 yield from table.plain_rows(block)
                 odd_bytes = _ODD_BYTES
                 block_bytes = min(block.size * _BLOCK_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
-            elif not (block.irregular or ends) and block_bytes < _MOST_BYTES:
+            elif can_grow:
                 block_bytes = min(8 * block_bytes, _MOST_BYTES)
             else:
                 yield from table.odd_rows(odd_bytes)

@@ -29,7 +29,8 @@ _TIME = ".{10}" + TIME_OF_DAY
 _SCOPE = "learned"  # of the constants, in the graph
 _EPSILON = 0.0001  # chosen: rank error of the quantiles, as a share of the examples
 _ROUNDING = 1e-9  # chosen: of a mean, far above what sums in float64 lose, and below what float32 tells apart
-_NAMED = re.compile(rf"(?:.*/)?{_SCOPE}/([0-9a-f]+)/(\w+)")
+_NAMED = re.compile(rf"(?:.*/)?{_SCOPE}/(?:([0-9a-f]+)/)?(\w+)")
+_Impute = Literal["mean", "median"] | float
 
 
 def raw_spec(data: Data) -> dict[str, tf.io.FixedLenFeature]:
@@ -84,20 +85,22 @@ def column_preprocessing(data: Data, clips: Limits, indicators: Collection[str])
             name: _signed_log(values) if _is_log(data.features[name]) else values for name, values in numbers.items()
         }
         learned = _Learned({**numbers, **days}, inputs.get(WEIGHT))
+        zscores = learned.zscores(_zscored(data))
+        vocabularies = _vocabularies(data)
         outputs: Tensors = {}
         for name, feature in data.features.items():
             if isinstance(feature, Numeric):
-                outputs[name] = _numeric(name, feature, learned)
+                outputs[name] = zscores[name] if name in zscores else _numeric(name, feature, learned)
                 if name in indicators:
                     known = tf.math.is_finite(inputs[name])
                     outputs[indicator_name(name)] = tf.where(known, tf.zeros_like(inputs[name]), 1.0)
             elif isinstance(feature, Category):
-                outputs[name] = _category(inputs[name], feature, _vocabulary_name(name, data))
+                outputs[name] = _category(inputs[name], feature, vocabularies[name])
             elif isinstance(feature, Text):
-                outputs[name] = _word_ids(inputs[name], feature, _vocabulary_name(name, data))
+                outputs[name] = _word_ids(inputs[name], feature, vocabularies[name])
             else:
                 since_1970, *parts = date_names(name, hour=feature.hour)
-                outputs |= {since_1970: _zscore(name, learned.filled(name, "mean"), learned)}
+                outputs[since_1970] = zscores[name]
                 ids = (dates[name].month, dates[name].weekday, dates[name].hour)
                 outputs |= dict(zip(parts, ids, strict=False))
         return outputs
@@ -130,9 +133,9 @@ def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
 
 def learned_columns(data: Data, saved_model: Path, indicators: Collection[str]) -> dict[str, Column]:
     """Return the learned settings of each column in the transform graph of `column_preprocessing`."""
-    numbers = _read_back(saved_model)
+    numbers, vocabularies = _read_back(saved_model, list(_zscored(data))), _vocabularies(data)
     return {
-        name: _learned_vocabulary(saved_model / "assets" / _vocabulary_name(name, data), feature)
+        name: _learned_vocabulary(saved_model / "assets" / vocabularies[name], feature)
         if isinstance(feature, Category | Text)
         else Column(
             log=_is_log(feature) or None,
@@ -149,14 +152,25 @@ def _learned_vocabulary(vocabulary: Path, feature: Category | Text) -> Column:
     return Column(vocabulary=vocabulary.name, missing=missing, unknown=unknown)
 
 
+def _zscored(data: Data) -> dict[str, _Impute]:
+    """Return the columns that are scaled by mean and deviation, and what each has for missing values."""
+    return {
+        name: "mean" if isinstance(feature, Date) else _imputed(feature)
+        for name, feature in data.features.items()
+        if isinstance(feature, Date) or (isinstance(feature, Numeric) and feature.scale in ("zscore", "log"))
+    }
+
+
+def _imputed(feature: Numeric) -> _Impute:
+    impute = feature.impute
+    return (
+        math.copysign(math.log1p(abs(impute)), impute) if _is_log(feature) and not isinstance(impute, str) else impute
+    )
+
+
 def _numeric(name: str, feature: Numeric, learned: _Learned) -> tf.Tensor:
     """Impute, then scale by what the known values say."""
-    impute = feature.impute
-    if _is_log(feature) and not isinstance(impute, str):
-        impute = math.copysign(math.log1p(abs(impute)), impute)
-    filled = learned.filled(name, impute)
-    if feature.scale in ("zscore", "log"):
-        return _zscore(name, filled, learned)
+    filled = learned.filled(name, _imputed(feature))
     if feature.scale == "minmax":
         low, high = learned.range(name)
         return tf.cast(tf.math.divide_no_nan(filled - low, high - low), tf.float32)
@@ -175,12 +189,6 @@ def _is_log(feature: Numeric | Category | Date | Text) -> bool:
     return isinstance(feature, Numeric) and feature.scale == "log"
 
 
-def _zscore(name: str, filled: tf.Tensor, learned: _Learned) -> tf.Tensor:
-    """Return (filled - mean) / standard deviation as float32; a constant column becomes zeros."""
-    scaled = tf.math.divide_no_nan(filled - learned.mean(name), learned.standard_deviation(name))
-    return tf.cast(scaled, tf.float32)
-
-
 def _category(values: tf.Tensor, feature: Category, vocabulary: str) -> tf.Tensor:
     named = tf.where(tf.equal(values, ""), tf.constant(MISSING), values)
     return tft.compute_and_apply_vocabulary(
@@ -192,12 +200,15 @@ def _category(values: tf.Tensor, feature: Category, vocabulary: str) -> tf.Tenso
     )
 
 
-def _vocabulary_name(name: str, data: Data) -> str:
-    """Return a file name for the vocabulary of the column `name`, whatever characters that has.
+def _vocabularies(data: Data) -> dict[str, str]:
+    """Return a file name for the vocabulary of each column, whatever characters its name has.
 
     The order in which a recipe names its features is not in it: keys do not change with that either.
     """
-    return f"vocabulary_{sorted(data.features).index(name)}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+    return {
+        name: f"vocabulary_{index}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
+        for index, name in enumerate(sorted(data.features))
+    }
 
 
 def _word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
@@ -260,8 +271,11 @@ def _number(texts: tf.Tensor, start: int, length: int) -> tf.Tensor:
     return tf.strings.to_number(tf.strings.substr(texts, start, length), tf.int64)
 
 
-def _read_back(saved_model: Path) -> dict[str, dict[str, Any]]:
-    """Return by column what the transform graph `saved_model` computes with: numbers and lists of them, by name."""
+def _read_back(saved_model: Path, zscored: list[str]) -> dict[str, dict[str, Any]]:
+    """Return by column what the transform graph `saved_model` computes with: numbers and lists of them, by name.
+
+    zscored: the columns whose statistics are in one vector.
+    """
     function = tf.saved_model.load(str(saved_model)).transform_fn
     constants = function.captured_inputs
     inputs = function.inputs[len(function.inputs) - len(constants) :]
@@ -277,7 +291,9 @@ def _read_back(saved_model: Path) -> dict[str, dict[str, Any]]:
     columns: dict[str, dict[str, Any]] = {}
     with tf.compat.v1.Session(graph=function.graph) as session:
         for (column, statistic), value in zip(learned.values(), session.run(list(learned), feeds), strict=True):
-            columns.setdefault(bytes.fromhex(column).decode(), {})[statistic] = value.tolist()
+            names, values = ([bytes.fromhex(column).decode()], [value]) if column else (zscored, value)
+            for name, learned_value in zip(names, values, strict=True):
+                columns.setdefault(name, {})[statistic] = learned_value.tolist()
     return columns
 
 
@@ -300,21 +316,49 @@ class _Learned:
     """Statistics of columns (n,) by name, missing values (NaN) left out; all in float64, since magnitudes differ.
 
     weights: (n,) float32, all above 0, by which the rows count. Columns are analysed as one matrix: an analyzer costs
-    tf.Transform 0.2 s whatever its width (measured), so one a column made 30 columns take 25 s.
+    tf.Transform 0.2 s whatever its width (measured), so one a column made 30 columns take 25 s. Columns that become
+    z-scores are scaled as one matrix too: each operation is traced six times.
     """
 
     def __init__(self, columns: dict[str, tf.Tensor], weights: tf.Tensor | None) -> None:
-        self._names, self._weights = list(columns), weights
+        self._index, self._weights = {name: index for index, name in enumerate(columns)}, weights
         self._by_buckets: dict[int, tf.Tensor] = {}
         self._known: dict[str, tf.Tensor] = {}
         self._columns = {name: tf.cast(values, tf.float64) for name, values in columns.items()}
 
-    def filled(self, name: str, impute: Literal["mean", "median"] | float) -> tf.Tensor:
+    def zscores(self, imputes: dict[str, _Impute]) -> Tensors:
+        """Return (value - mean) / standard deviation of columns as float32; a constant column becomes zeros.
+
+        imputes: what each column has for missing values, as `filled`. The deviation is that of the population, 0 if it
+        is no more than a rounding error.
+        """
+        if not imputes:
+            return {}
+        order, settings = [self._index[name] for name in imputes], list(imputes.values())
+        values = tf.stack([self._columns[name] for name in imputes], axis=1)
+        imputed = means = tf.identity(tf.gather(self._means, order), name=f"{_SCOPE}/mean")
+        deviations = tf.sqrt(tf.gather(self._variances, order))
+        known = deviations > _ROUNDING * tf.math.abs(means)
+        deviations = tf.where(known, deviations, tf.zeros_like(deviations))
+        if "median" in settings:
+            medians = tf.cast(tf.gather(self._quantiles(2)[:, 0], order), tf.float64)
+            imputed = tf.where([impute == "median" for impute in settings], medians, imputed)
+        given = [not isinstance(impute, str) for impute in settings]
+        if any(given):
+            numbers = [0.0 if isinstance(impute, str) else impute for impute in settings]
+            imputed = tf.where(given, tf.constant(numbers, tf.float64), imputed)
+        imputed = tf.identity(imputed, name=f"{_SCOPE}/imputed")
+        deviations = tf.identity(deviations, name=f"{_SCOPE}/standard_deviation")
+        filled = tf.where(tf.math.is_finite(values), values, imputed)
+        scaled = tf.cast(tf.math.divide_no_nan(filled - means, deviations), tf.float32)
+        return dict(zip(imputes, tf.unstack(scaled, len(imputes), axis=1), strict=True))
+
+    def filled(self, name: str, impute: _Impute) -> tf.Tensor:
         """Return the column with its mean, its median or a number if it is missing.
 
         Of an even number of values the median is one of the middle two.
         """
-        index, column = self._names.index(name), self._columns[name]
+        index, column = self._index[name], self._columns[name]
         if impute == "mean":
             value = self._means[index]
         elif impute == "median":
@@ -323,25 +367,15 @@ class _Learned:
             value = tf.constant(impute, tf.float64)
         return tf.where(tf.math.is_finite(column), column, self._named(name, "imputed", lambda: value))
 
-    def mean(self, name: str) -> tf.Tensor:
-        """Return the mean, a scalar."""
-        return self._named(name, "mean", lambda: self._means[self._names.index(name)])
-
-    def standard_deviation(self, name: str) -> tf.Tensor:
-        """Return the standard deviation of the population, a scalar; 0 if it is no more than a rounding error."""
-        deviation = tf.sqrt(self._variances[self._names.index(name)])
-        known = deviation > _ROUNDING * tf.math.abs(self.mean(name))
-        return self._named(name, "standard_deviation", lambda: tf.where(known, deviation, tf.zeros_like(deviation)))
-
     def range(self, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the least and the largest value, scalars."""
-        index = self._names.index(name)
+        index = self._index[name]
         low = self._named(name, "low", lambda: -self._extremes[index, 0])
         return low, self._named(name, "high", lambda: self._extremes[index, 1])
 
     def boundaries(self, name: str, buckets: int) -> tf.Tensor:
         """Return the boundaries of `buckets` buckets of equal size: float32 (buckets - 1,)."""
-        return self._named(name, "boundaries", lambda: self._quantiles(buckets)[self._names.index(name)])
+        return self._named(name, "boundaries", lambda: self._quantiles(buckets)[self._index[name]])
 
     def _named(self, name: str, statistic: str, value: Callable[[], tf.Tensor]) -> tf.Tensor:
         """Return value(), made once, under the name in the graph by which `_read_back` finds it."""

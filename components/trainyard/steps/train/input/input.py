@@ -446,4 +446,5 @@ def needed_files(
     )
     if recipe.train.target.mean:
         read |= set(folder.head("train", MEAN_EXAMPLES).files("train"))
-    return lambda name: storage.join(examples, name) not in shards - read
+    others = shards - read
+    return lambda name: storage.join(examples, name) not in others
