@@ -214,13 +214,13 @@ def test_input_workers_cost_as_long_as_the_training_and_decode_in_its_place(tmp_
         candidate for candidate in candidates(recipe, environment, known, RESNET, []) if candidate.pool == "a100"
     )
     assert alone.hours and alone.input_cost_usd is None
-    # Two n1-standard-8 of 0.38 USD, of which a pod can have 7.91 cores: 1,680 images a core.
+    # Two n1-standard-8 of 0.38 USD, of whose 7.91 cores a pod decodes with 4: 1,680 images a core.
     fed = planned(known)
     assert fed.hours and fed.examples_per_second == alone.examples_per_second
     assert fed.input_cost_usd == pytest.approx(2 * 0.38 * fed.hours.expected, rel=1e-3)
     assert fed.cost_usd == pytest.approx((3.6734 + 2 * 0.38) * fed.hours.expected, rel=1e-3)
     assert fed.why == (
-        "its input workers decode 26,578 examples/s at most; what else they do, and the network to them, is not counted"
+        "its input workers decode 13,440 examples/s at most; what else they do, and the network to them, is not counted"
     )
     half = environment.pools["cpu"].resources.model_copy(update={"limits": Limits(cpu="500m", memory="16Gi")})
     slow = planned(known, machine="own", resources=half)

@@ -52,7 +52,7 @@ class Hardware:
     to others, None without a network between workers. memory_bytes: of one device, None if it is no limit. fused: XLA
     computes normalizations, activations and sums within the neighboring products, as on TPUs, so that only what the
     backward pass reads is written to memory; a GPU's products are library calls, which read and write whole tensors.
-    input_cores: of all input workers, None if `cores` prepare the input.
+    input_workers: their number, each with `input_cores`; without any, `cores` prepare the input.
     """
 
     name: str
@@ -66,7 +66,8 @@ class Hardware:
     link: float | None = None
     network: float | None = None
     fused: bool = False
-    input_cores: float | None = None
+    input_workers: int = 0
+    input_cores: float = 0.0
 
     @property
     def replicas(self) -> int:
@@ -85,20 +86,19 @@ def pool_hardware(recipe: Recipe, environment: Environment, pool: Pool) -> Hardw
     Raises `ConfigurationError` if the catalog has no figures.
     """
     input_workers_pool = input_pool(environment)
-    input_cores = (
-        environment.input_count * _cores(input_workers_pool, environment.platform) if input_workers_pool else None
-    )
+    input_cores = _cores(input_workers_pool, environment.platform) if input_workers_pool else 0.0
     machine, cores = machines.machine_of(pool, environment.platform), _cores(pool, environment.platform)
     gbit = machine[1].network_gbit if machine else None
     network = (gbit * 1e9 / 8 if gbit else UNKNOWN_NETWORK) if pool.max_workers > 1 else None
     if pool.accelerator is None:
-        return replace(cpu_hardware(cores, pool.max_workers, network), input_cores=input_cores)
+        hardware = cpu_hardware(cores, pool.max_workers, network)
+        return replace(hardware, input_workers=environment.input_count, input_cores=input_cores)
     if pool.kind == "tpu":  # chips of a slice communicate without the network
         network = None
     hardware = accelerator_hardware(
         recipe.train.precision, pool.accelerator, pool.count, pool.max_workers, cores, network
     )
-    return replace(hardware, input_cores=input_cores)
+    return replace(hardware, input_workers=environment.input_count, input_cores=input_cores)
 
 
 def _cores(pool: Pool, platform: Platform) -> float:

@@ -123,7 +123,7 @@ def plan(
         parts = measured_parts(max(trainings, key=lambda training: training.finished))
     else:
         factor = history.factor(hardware.name, model, observations).expected
-        decoding = decoded_per_second(data, replace(hardware, workers=1, input_cores=None))
+        decoding = decoded_per_second(data, replace(hardware, workers=1, input_workers=0))
         parts = predicted_parts(work, batch, recipe.train.accumulation_steps, hardware, factor, decoding)
     known = catalog().accelerators.get(hardware.name)
     slices = [chips(topology) for topology in known.slices] if known else []
