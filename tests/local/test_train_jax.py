@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import gang_processes
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import train_folders
 from gang_processes import UNDER_JAX, Trained, relative_difference, resume, start
 
@@ -90,6 +92,34 @@ def test_integers_that_jax_cannot_hold_are_refused_by_the_name_of_their_feature(
         return
     with pytest.raises(DataError, match=rf"^'user': JAX has integers of 32 bits, which do not hold {value}\. "):
         narrow(values, "user")
+
+
+def test_batches_go_to_the_devices_ahead_in_order_up_to_the_error_that_ends_them() -> None:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from trainyard.steps.train.engines import jax_engine
+
+    rows = NamedSharding(Mesh(np.array(jax.devices()), (jax_engine.AXIS,)), PartitionSpec(jax_engine.AXIS))
+    numbers = tf.data.Dataset.range(6 * jax.device_count()).map(
+        lambda number: (
+            {"n": tf.debugging.check_numerics(1.0 / tf.cast([5 - number], tf.float32), "")},
+            [number],
+            [1.0],
+        )
+    )
+    before = threading.active_count()
+    batches = iter(jax_engine._Batches(numbers, rows))
+    assert [int(next(batches)[1][0]) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Inf"):
+        next(batches)
+    endless = iter(jax_engine._Batches(numbers.take(1).repeat(), rows))
+    assert next(endless)[0]["n"].tolist() == [pytest.approx(0.2)]
+    del endless
+    for thread in threading.enumerate():
+        if thread.name.startswith("batches"):
+            thread.join(60)
+    assert threading.active_count() == before
 
 
 def test_an_input_worker_feeds_jax_the_batches_that_it_makes_itself(

@@ -5,7 +5,9 @@ Its compiled work is one training step a call, and one batch of the eval split.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Protocol
@@ -46,6 +48,8 @@ from trainyard.steps.train.peers.settings import current_rank, gang_addresses
 _PLATFORMS = {"gpu": "cuda"}
 # Chosen: edge of the random tile of the probe's matrix, the size of a CPU's matrix.
 _TILE = 512
+# Chosen: batches on the devices that no step has asked for yet: one to compute after a call, while the other comes.
+_AHEAD = 2
 AXIS = "batch"
 """The mesh axis over which the rows of a batch are sharded; everything else is replicated."""
 
@@ -427,24 +431,41 @@ class JaxSteps(Steps):
 
 @dataclass(frozen=True)
 class _Batches:
-    """The elements of a tf.data.Dataset, one a local replica, as this process's rows of global arrays."""
+    """The elements of a tf.data.Dataset, one a local replica, as this process's rows of global arrays.
+
+    A thread transfers them to the devices before a step asks for them, so that no step waits for a copy.
+    """
 
     dataset: Any
     rows: NamedSharding
 
     def __iter__(self) -> Iterator[_Batch]:
-        for features, labels, weights in self.dataset.batch(jax.local_device_count()).as_numpy_iterator():
-            yield (
-                {name: self._shard(rows, name) for name, rows in features.items()},
-                self._shard(labels, "label"),
-                self._shard(weights, "weight"),
-            )
+        elements = self.dataset.as_numpy_iterator()
+        batches = map(self._place, zip(*[elements] * jax.local_device_count(), strict=False))
+        thread = ThreadPoolExecutor(1, "batches")
+        try:
+            ahead = deque(thread.submit(next, batches, None) for _ in range(_AHEAD))
+            while batch := ahead.popleft().result():
+                ahead.append(thread.submit(next, batches, None))
+                yield batch
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)
 
-    def _shard(self, parts: np.ndarray, name: str) -> jax.Array:
-        """Return `parts`, (local replicas, rows, …), as rows of the global batch."""
-        rows = parts.reshape(-1, *parts.shape[2:])
-        placed: jax.Array = jax.make_array_from_process_local_data(self.rows, narrow(rows, name))
-        return placed
+    def _place(self, elements: Sequence[tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]]) -> _Batch:
+        """Return (features, labels, weights) of each local replica as a batch on the devices."""
+        features, labels, weights = zip(*elements, strict=True)
+        return (
+            {name: self._shard([each[name] for each in features], name) for name in features[0]},
+            self._shard(labels, "label"),
+            self._shard(weights, "weight"),
+        )
+
+    def _shard(self, parts: Sequence[np.ndarray], name: str) -> jax.Array:
+        """Return `parts`, (rows, …) of each local replica, as rows of the global batch."""
+        devices = self.rows.mesh.local_mesh.devices.flat
+        placed = [jax.device_put(narrow(part, name), device) for part, device in zip(parts, devices, strict=True)]
+        rows, *rest = parts[0].shape
+        return jax.make_array_from_single_device_arrays((rows * self.rows.mesh.size, *rest), self.rows, placed)
 
 
 def narrow(values: np.ndarray, name: str) -> np.ndarray:
