@@ -81,6 +81,7 @@ BENCHMARKS: dict[str, Callable[[], str | dict[str, str]]] = {
     "uploads": partial(_process_output, "data.uploads"),
     "chaos": partial(_process_output, "chaos", "--seeds", "200"),
     "goodput": partial(_process_output, "training.goodput"),
+    "accelerator_input": partial(_process_output, "training.accelerator_input"),
     "accelerator": partial(_process_output, "training.accelerator"),
 }
 ACCELERATED = ("accelerator",)
