@@ -35,6 +35,7 @@ _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
 _FIRST_BYTES = 1 << 16  # of the first block; chosen: enough to see how long rows are
 _BLOCK_ROWS = 1 << 15  # measured: what costs once a batch is then little in `data inspect` and `predict`, too
 _MOST_BYTES = 4 << 20  # of a block; chosen: numbers of one digit take four times that as doubles
+_BLOCK_COLUMNS, _WIDEST = 1000, 8  # chosen: a block of each more so many columns is as large again, up to 8 times
 _ODD_BYTES = 1 << 12  # chosen: how much goes row by row before the next block is tried
 _FEW_ROWS = 96  # measured: fewer are parsed sooner row by row
 _MANY_CELLS = 1 << 14  # chosen: of wide rows; row by row they would come one a batch, which costs its columns each time
@@ -101,17 +102,18 @@ def read_csv(
     with open_text(file, _MOST_BYTES if piece.start else None) as stream:  # there it begins with the header alone
         table = _Table(stream, file, columns, piece, whole_rows)
         block_bytes, odd_bytes = _FIRST_BYTES, _ODD_BYTES
+        most_bytes = _MOST_BYTES * max(1, min(len(table.header) // _BLOCK_COLUMNS, _WIDEST))
         while content := table.ahead.peek(block_bytes):
             ends = len(content) < block_bytes
             block = table.plain_block(content, ends=ends)
-            can_grow = not (block.irregular or ends) and block_bytes < _MOST_BYTES
+            can_grow = not (block.irregular or ends) and block_bytes < most_bytes
             is_wide = not can_grow and block.rows * len(table.header) >= _MANY_CELLS
             if block.rows >= _FEW_ROWS or is_wide:
                 yield from table.plain_rows(block)
                 odd_bytes = _ODD_BYTES
-                block_bytes = min(block.size * _BLOCK_ROWS // block.rows + _FIRST_BYTES, _MOST_BYTES)
+                block_bytes = min(block.size * _BLOCK_ROWS // block.rows + _FIRST_BYTES, most_bytes)
             elif can_grow:
-                block_bytes = min(8 * block_bytes, _MOST_BYTES)
+                block_bytes = min(8 * block_bytes, most_bytes)
             else:
                 yield from table.odd_rows(odd_bytes)
                 odd_bytes = min(2 * odd_bytes, _FIRST_BYTES)
