@@ -21,7 +21,9 @@ from trainyard.serving import rpc
 from trainyard.serving.bad_request import BadRequest
 from trainyard.serving.options import Options
 from trainyard.serving.records import JSON_BYTES, Records, Wanted
+from trainyard.serving.server import _predictions
 from trainyard.serving.transport import RequestIds
+from trainyard.serving.versions import Output
 from trainyard.spec.columns import input_name
 from trainyard.steps.predict.columns import table_items
 from trainyard.steps.predict.pushed_model import PushedModel, RawColumn, RawInput
@@ -451,3 +453,16 @@ def test_the_ids_of_a_request_are_its_own_if_they_are_valid() -> None:
     ):
         made = RequestIds.from_headers({"x-request-id": header, "traceparent": parent})
         assert re.fullmatch(r"[0-9a-f]{32}", made.request_id) and made.traceparent == ""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_answer_has_rows_or_columns_and_leaves_the_name_of_an_only_output_out(count: int) -> None:
+    values = np.array([[0.25, 0.75], [1.0, 0.0]], np.float32)
+    outputs = [Output("probabilities", "FP32", values), Output("label", "BYTES", ["é", "b"])][:count]
+    rows, columns = (json.loads(_predictions(outputs, by_column=by_column)) for by_column in (False, True))
+    if count == 1:
+        assert rows == {"predictions": values.tolist()} and columns == {"outputs": values.tolist()}
+    else:
+        labelled = [{"probabilities": [0.25, 0.75], "label": "é"}, {"probabilities": [1.0, 0.0], "label": "b"}]
+        assert rows == {"predictions": labelled}
+        assert columns == {"outputs": {"probabilities": values.tolist(), "label": ["é", "b"]}}

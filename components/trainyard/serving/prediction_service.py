@@ -22,7 +22,7 @@ from tensorflow_serving.apis import (
 from trainyard.serving import raw_tensors
 from trainyard.serving.bad_request import BadRequest, shown
 from trainyard.serving.records import SIGNATURE, Records, Row, require_signature
-from trainyard.serving.service import Service, parsed, signature_definition, version_status
+from trainyard.serving.service import Service, aside, signature_definition, version_status
 from trainyard.serving.versions import LoadedModel
 
 PREDICTION = "tensorflow.serving.PredictionService"
@@ -69,7 +69,7 @@ class PredictionService:
 
     async def _predict(self, request: Any) -> Any:
         model = self._model(request.model_spec)
-        rows = await parsed(lambda: model.records.tensor_rows(self._columns(request, model)), request.ByteSize())
+        rows = await aside(lambda: model.records.tensor_rows(self._columns(request, model)), request.ByteSize())
         outputs = await self._service.infer(model, rows, list(request.output_filter))
         answer = ParseDict({"model_spec": self._spec(model)}, predict_pb2.PredictResponse())
         for output in outputs:
@@ -119,7 +119,7 @@ class PredictionService:
 
     async def _answered(self, request: Any, method: str) -> tuple[LoadedModel, list[Any]]:
         model = self._model(request.model_spec)
-        rows = await parsed(lambda: _example_rows(request.input, model.records), request.ByteSize())
+        rows = await aside(lambda: _example_rows(request.input, model.records), request.ByteSize())
         return model, await self._service.results(model, rows, method)
 
     async def _metadata(self, request: Any) -> Any:

@@ -29,7 +29,7 @@ from trainyard.serving import raw_tensors
 from trainyard.serving.bad_request import BadRequest, mistyped
 from trainyard.serving.options import Options
 from trainyard.serving.records import INTEGERS, require_datatype, require_shape
-from trainyard.serving.service import REQUEST_ID, Service, about_server, parsed, refusal
+from trainyard.serving.service import REQUEST_ID, Service, about_server, aside, refusal
 from trainyard.serving.transport import RequestIds, log_request
 from trainyard.serving.versions import Output
 from trainyard.uris import with_port
@@ -274,7 +274,7 @@ class RpcServer:
 
     async def _infer(self, request: Any) -> Any:
         model = self._service.model(request.model_name, request.model_version)
-        rows = await parsed(
+        rows = await aside(
             lambda: model.records.tensor_rows(columns(request, model.records.decimals)), request.ByteSize()
         )
         outputs = await self._service.infer(model, rows, [output.name for output in request.outputs])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import hashlib
 import json
 import logging
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from trainyard.serving.service import (
     REQUEST_ID,
     Service,
     about_server,
-    parsed,
+    aside,
     refusal,
     signature_definition,
     version_status,
@@ -153,28 +154,22 @@ class Server:
     async def _predict(self, request: web.Request) -> web.Response:
         model = self._model(request)
         body = await self._body(request)
-        rows, by_column = await parsed(lambda: model.records.tensorflow_serving_rows(body), len(body))
+        rows, by_column = await aside(lambda: model.records.tensorflow_serving_rows(body), len(body))
         outputs = await self._service.ask(model, rows, "inputs" if by_column else "instances")
-        columns = {output.name: _listed(output) for output in outputs}
-        if len(columns) == 1:  # TensorFlow Serving leaves the name of an only output out
-            (values,) = columns.values()
-            return web.json_response({"outputs" if by_column else "predictions": values})
-        if by_column:
-            return web.json_response({"outputs": columns})
-        predictions = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        return web.json_response({"predictions": predictions})
+        text = await aside(lambda: _predictions(outputs, by_column=by_column), len(body))
+        return web.json_response(text=text)
 
     async def _results(self, request: web.Request) -> web.Response:
         model = self._model(request)
         body = await self._body(request)
-        rows = await parsed(lambda: model.records.examples_rows(body), len(body))
+        rows = await aside(lambda: model.records.examples_rows(body), len(body))
         return web.json_response({"results": await self._service.results(model, rows, _route(request))})
 
     async def _infer(self, request: web.Request) -> web.Response:
         model = self._model(request)
         body, json_bytes = await self._body(request), request.headers.get(JSON_BYTES, "")
         name = self._service.name
-        rows, id_, wanted = await parsed(lambda: model.records.open_inference_rows(body, json_bytes, name), len(body))
+        rows, id_, wanted = await aside(lambda: model.records.open_inference_rows(body, json_bytes, name), len(body))
         outputs = await self._service.infer(model, rows, wanted.raw)
         raw = {
             output.name: raw_tensors.content(output.values, output.datatype)
@@ -250,6 +245,19 @@ def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": message}, status=status)
 
 
+def _predictions(outputs: Sequence[Output], *, by_column: bool) -> str:
+    """Return the JSON of an answer of TensorFlow Serving.
+
+    Row by row, because the encoder lets no other thread run meanwhile: 0.3 s for 100,000 rows.
+    """
+    columns = {output.name: _listed(output) for output in outputs}
+    if by_column:  # TensorFlow Serving leaves the name of an only output out
+        return json.dumps({"outputs": columns if len(columns) > 1 else next(iter(columns.values()))})
+    rows = zip(*columns.values(), strict=True)
+    predictions = (dict(zip(columns, row, strict=True)) if len(columns) > 1 else row[0] for row in rows)
+    return f'{{"predictions": [{", ".join(map(json.dumps, predictions))}]}}'
+
+
 def _listed(output: Output) -> list[Any]:
     values: list[Any] = output.values.tolist() if isinstance(output.values, np.ndarray) else output.values
     return values
@@ -273,7 +281,10 @@ def serve(options: Options, started: Callable[[Addresses], None]) -> None:
     """
     block_pandas_import()
     serving = ServingVersion(options.folder, options.reload_seconds)
-    asyncio.run(_serve(options, serving, load_shadow(options, serving), started))
+    shadow = load_shadow(options, serving)
+    gc.collect()
+    gc.freeze()  # a full collection, as a reload causes, delays requests by 84 ms (measured) while it visits TensorFlow
+    asyncio.run(_serve(options, serving, shadow, started))
 
 
 def serve_to_parent(folder: str) -> None:

@@ -31,7 +31,7 @@ _TENSORFLOW = {"FP32": "DT_FLOAT", "INT64": "DT_INT64", "BYTES": "DT_STRING"}
 REQUEST_ID: ContextVar[str] = ContextVar("request_id")
 """The id of the request that is answered."""
 
-_Parsed = TypeVar("_Parsed")
+_Result = TypeVar("_Result")
 
 
 class _NotServed(Exception):
@@ -202,9 +202,9 @@ def about_server() -> dict[str, Any]:
     }
 
 
-async def parsed(parse: Callable[[], _Parsed], size: int) -> _Parsed:
-    """Parse a request of `size` bytes, a large one in a thread, so that it does not delay other requests."""
-    return await asyncio.to_thread(parse) if size > _LARGE_BYTES else parse()
+async def aside(work: Callable[[], _Result], size: int) -> _Result:
+    """Do `work` for a request of `size` bytes, in a thread if it is large, so that it does not delay others."""
+    return await asyncio.to_thread(work) if size > _LARGE_BYTES else work()
 
 
 def refusal(error: Exception, ids: Mapping[str, str]) -> tuple[int, str]:
