@@ -143,7 +143,7 @@ def _asked(port: int, rows: list[dict[str, Any]], seconds: float, rate: float = 
 
 
 def _push(models: Path, after: float, ended: threading.Event) -> None:
-    """Leave the champion's files as a new version, and let it serve, after so many seconds."""
+    """Push the champion's files as a new version after `after` seconds, unless `ended` comes first."""
     if ended.wait(after):
         return
     best = champion(str(models))

@@ -160,7 +160,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What one does to a gang of `workers`: seconds, CPU-seconds and messages of worker 0's supervisor."""
+    """A disturbance of a gang of `workers`: seconds, CPU-seconds and messages of worker 0's supervisor."""
 
     workers: int
     what: str

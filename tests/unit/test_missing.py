@@ -66,7 +66,7 @@ def is_missing(value: Any) -> bool:
 def test_training_prediction_server_and_device_agree_on_what_is_missing(name: str, text: str, missing: bool) -> None:
     row = {"n": "7", "c": "x", "d": "2024-03-01"} | {name: text}
     batch = RowBatch("a.csv", pa.RecordBatch.from_pylist([row | {"y": "z"}]), np.array([2]))
-    judged, bad = ColumnValidator(recipe().data, "classification").check(batch)
+    judged, bad, _ = ColumnValidator(recipe().data, "classification").check(batch)
     assert not bad
     [predicted] = table_items(pa.RecordBatch.from_pylist([row]), pa.array(["1"]), MODEL, None)
     [served] = Records(MODEL).tensor_rows([(column, [value]) for column, value in row.items()])

@@ -93,7 +93,7 @@ def requests(spec: Manifest) -> dict[str, float]:
 
 
 def placement_key(spec: Manifest) -> str:
-    """Return what `find_obstacle` reads of `spec`: for pods of a gang the same, though each has a name of its own."""
+    """Return the parts of `spec` that `find_obstacle` reads: the same for all pods of a gang, whatever their names."""
     rules = [spec.get(name) for name in ("nodeSelector", "affinity", "tolerations")]
     return json.dumps([requests(spec), *rules], sort_keys=True)
 
