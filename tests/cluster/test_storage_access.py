@@ -170,7 +170,7 @@ def test_data_in_the_cluster_is_read_and_the_key_is_not_shown(environment: Path,
 def test_a_file_of_many_parts_arrives_whole(environment: Path) -> None:
     program = (
         "from trainyard_control.cluster import environments\n"
-        "from trainyard.storage.buckets.objects import open_store\n"
+        "from trainyard.storage.buckets.stores import open_store\n"
         f"environments.load({str(environment)!r})\n"
         "store = open_store('s3://trainyard-test')\n"
         "assert store.read_range('data/large.bin', 0, 20 << 20) == bytes(20 << 20)\n"

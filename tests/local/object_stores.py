@@ -182,9 +182,9 @@ def _page(listing: bytes, start: int, count: int) -> bytes:
 
 def forget_clients() -> None:
     """Have this process make its clients anew, by the environment of that time."""
-    from trainyard.storage.buckets import gcs, objects, s3
+    from trainyard.storage.buckets import gcs, s3, stores
 
-    for cached in (objects.open_store, gcs._client, s3._made_client):
+    for cached in (stores.open_store, gcs._client, s3._made_client):
         cached.cache_clear()
     s3.access_by(s3.Access)
     gcs.trust_by(str)

@@ -13,7 +13,7 @@ from object_stores import Store
 
 from trainyard.errors import TransientError
 from trainyard.storage import storage
-from trainyard.storage.buckets import bucket_lease, objects
+from trainyard.storage.buckets import bucket_lease, stores
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -28,8 +28,8 @@ def test_the_lease_is_held_by_one_and_free_after_its_release(
         pass
     with storage.lease(uri):
         pass
-    bucket = objects.open_store(store.uri)
-    lease = "{}/.{}.lease".format(*objects.locate(uri)[1].rsplit("/", 1))
+    bucket = stores.open_store(store.uri)
+    lease = "{}/.{}.lease".format(*stores.locate(uri)[1].rsplit("/", 1))
     assert bucket.read(lease) is None
     monkeypatch.setattr(bucket_lease, "RENEW_SECONDS", 60)
     with storage.lease(uri):

@@ -30,7 +30,7 @@ from trainyard.quality.inspect import inspect
 from trainyard.spec import documents
 from trainyard.spec.environment import CA_VARIABLES
 from trainyard.storage import storage, uploads
-from trainyard.storage.buckets import objects, s3
+from trainyard.storage.buckets import objects, s3, stores
 from trainyard_control.cluster import environments
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
@@ -256,7 +256,7 @@ def test_a_recipe_with_content_encoding_gzip_is_read(store: Store) -> None:
     put_compressed(f"{store.uri}/own.yaml", b"name: own\n")
     assert documents.read_object(f"{store.uri}/own.yaml") == "name: own\n"
     packed = gzip.compress(b"name: own\n" * 9)[:-9]
-    objects.open_store(store.uri).write("cut.yaml", packed)
+    stores.open_store(store.uri).write("cut.yaml", packed)
     with pytest.raises(ConfigurationError, match=r"cut\.yaml: is damaged \(.*\)\. Copy it again from its origin\."):
         documents.read_object(f"{store.uri}/cut.yaml")
 

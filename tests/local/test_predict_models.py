@@ -85,7 +85,7 @@ from trainyard.steps.predict.pushed_model import PushedModel, find_model
 from trainyard.steps.predict.served import ServedModel
 from trainyard.steps.push import versions
 from trainyard.storage import storage
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import stores
 from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
 from trainyard_control.targets import mlflow
@@ -566,7 +566,7 @@ def test_a_folder_of_answers_in_a_bucket_holds_plain_files_as_on_a_disk(
     assert {name.partition("-")[0] for name in files} == {"part", "predicted.json", "rejected.csv", "manifest.json"}
     assert set(storage.sizes(out)) == set(files)  # no other prediction's parts, and nothing hidden
     parts = [name for name in sorted(files) if name.startswith("part-")]
-    assert [objects.locate(f"{out}/{name}")[0].read(objects.locate(f"{out}/{name}")[1])[0] for name in parts] == [
+    assert [stores.locate(f"{out}/{name}")[0].read(stores.locate(f"{out}/{name}")[1])[0] for name in parts] == [
         files[name] for name in parts
     ]
     assert Predicted.read(out).parts == parts

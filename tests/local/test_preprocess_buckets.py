@@ -22,7 +22,7 @@ from trainyard.errors import DataError, TransientError
 from trainyard.quality.inspect import inspect
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import listing, storage
-from trainyard.storage.buckets import bucket_source, gcs, objects, s3
+from trainyard.storage.buckets import bucket_source, gcs, objects, s3, stores
 
 IMAGES = {"format": "image_folder", "max_bad_fraction": 0.1, "shard_examples": 16}
 TABLE = {"format": "csv", "label": "bought", "features": {"visits": {"type": "numeric"}}}
@@ -63,8 +63,8 @@ def filled(bucket, folder):
 
 
 def put(root: str, name: str, content: bytes) -> None:
-    bucket, prefix = objects.split_uri(f"{root}/{name}")
-    objects.open_store(bucket).write(prefix, content)
+    bucket, prefix = stores.split_uri(f"{root}/{name}")
+    stores.open_store(bucket).write(prefix, content)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_objects_with_content_encoding_gzip_are_unpacked_whatever_their_names(bu
 
 def put_compressed(uri: str, content: bytes) -> None:
     """Upload `content` as `gcloud storage cp --gzip-local-all` does."""
-    bucket, name = objects.split_uri(uri)
+    bucket, name = stores.split_uri(uri)
     packed = gzip.compress(content, mtime=0)
     if uri.startswith("gs://"):
         blob = gcs._client().bucket(bucket.removeprefix("gs://")).blob(name)
@@ -319,7 +319,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
 )
 def test_what_no_repetition_mends_is_told_from_what_one_may(error, kind, monkeypatch):
     scheme = "s3" if type(error).__module__.startswith("botocore") else "gs"
-    store = objects.open_store(f"{scheme}://data", 0.1)
+    store = stores.open_store(f"{scheme}://data", 0.1)
 
     def fail(name: str, limit: int) -> tuple[bytes, str]:
         raise error

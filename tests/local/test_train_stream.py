@@ -21,7 +21,7 @@ from trainyard.steps.train.input.shard_ranges import Feed
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.steps.train.process import train_in_process
 from trainyard.storage import cache, storage
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import objects, stores
 
 __all__ = ["streamed"]
 # What streams asks both protocols alike; test_buckets.py holds them to the same behaviour.
@@ -116,7 +116,7 @@ def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.Mon
 def test_a_shard_that_is_damaged_gone_or_out_of_reach_ends_the_training_as_ever(
     store: Store, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bucket, prefix = objects.locate(uri)
+    bucket, prefix = stores.locate(uri)
     name = next(item.name for item in bucket.list(f"{prefix}/").objects if "train-00005" in item.name)
     content = bucket.read_up_to(name, 0, 1 << 20)
     bucket.write(name, bytes(len(content)))

@@ -31,7 +31,7 @@ from trainyard.models.weights import load_weights
 from trainyard.spec import recipe as recipes
 from trainyard.spec.model import ModelConfig
 from trainyard.storage import storage
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import stores
 
 LABELS = ["a", "b", "c"]
 COLD = recipes.load("digits")
@@ -172,12 +172,12 @@ def test_weights_come_from_a_bucket_too_and_count_with_their_content(store: Stor
     trained.save_weights(tmp_path / "model.weights.h5")
     for name in ("model.keras", "model.weights.h5"):
         uri = f"{store.uri}/{tmp_path.name}/{name}"
-        root, path = objects.split_uri(uri)
-        objects.open_store(root).write(path, (tmp_path / name).read_bytes())
+        root, path = stores.split_uri(uri)
+        stores.open_store(root).write(path, (tmp_path / name).read_bytes())
         recipe = COLD.model_copy(update={"model": ModelConfig(name="cnn_small", weights=uri)})
         first = contract.digest(recipe)
         assert equal(begin(uri), trained) == {"conv2d", "conv2d_1", "conv2d_2", "dense"}
-        objects.open_store(root).write(path, b"other")
+        stores.open_store(root).write(path, b"other")
         assert contract.digest(recipe) != first
     recipe = COLD.model_copy(update={"model": ModelConfig(name="cnn_small", weights=f"{store.uri}/gone.keras")})
     with pytest.raises(ConfigurationError, match=r"model\.weights: .*/gone\.keras: there is no such file\. Name a"):

@@ -20,7 +20,7 @@ from trainyard.spec import environment as environments
 from trainyard.spec import recipe as recipes
 from trainyard.spec.packages import Wheel, wheels
 from trainyard.storage import cache, listing, storage, uploads
-from trainyard.storage.buckets import objects, s3
+from trainyard.storage.buckets import objects, s3, stores
 from trainyard_control.api import uploads as api
 from trainyard_control.local import retention
 
@@ -109,7 +109,7 @@ def test_another_content_or_name_is_another_upload(store: Store, uri: str, pets:
 
 def test_a_cut_upload_is_incomplete_and_resumed(store: Store, uri: str, pets: Path) -> None:
     upload = uploads.plan(str(pets), uri, "data.path")
-    place, name = objects.locate(upload.folder)
+    place, name = stores.locate(upload.folder)
     place.upload(f"{name}/pets/cat/1.jpg", pets / "cat/1.jpg", upload.files["pets/cat/1.jpg"])
     assert storage.committed(upload.folder) is None
     assert uploads.missing(upload) == ["pets/cat/2.jpg", "pets/dog/1.jpg"]

@@ -284,6 +284,8 @@ def test_a_committed_folder_is_had_locally_only_when_it_is_whole(tmp_path: Path)
     assert (storage.local(str(tmp_path / "out"), "test") / "a").read_text() == "hello"
     with pytest.raises(DataError, match="Run with --from train"):
         storage.local(str(tmp_path / "missing"), "train")
+    with pytest.raises(DataError, match=r"no committed folder of upload\. Remove the folder"):  # no step writes it
+        storage.local(str(tmp_path / "missing"), "upload")
 
 
 def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
 from trainyard.contract.document import Split
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError, TransientError
-from trainyard.storage import cache, storage
-from trainyard.storage import manifest as manifests
+from trainyard.storage import cache, damage, storage
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
 RAW = "raw/"
@@ -63,7 +62,7 @@ def reading(uri: str) -> Iterator[None]:
                 "Run the same command again: it is fetched again."
             ) from error
         if damaged:
-            raise manifests.changed_error(manifest, damaged[0], uri) from error
+            raise damage.changed(manifest, damaged[0], uri) from error
         raise DataError(
             f"{uri}: a shard was written damaged ({error.message.splitlines()[0]}). Run with --from preprocess."
         ) from error

@@ -24,7 +24,6 @@ import google_crc32c
 from trainyard import quantity
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.storage import folders
-from trainyard.storage import manifest as manifests
 from trainyard.storage.disk import NO_LOCKS, os_errors
 from trainyard.storage.manifest import MANIFEST, File, Manifest
 
@@ -232,12 +231,8 @@ def _remove(path: Path) -> None:
 def _is_complete(folder: Path, manifest: Manifest) -> bool:
     paths = {name: folder / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    if not (folder / MANIFEST).is_file() or manifests.mismatch(manifest, sizes, str(folder), ""):
-        return False
-    with contextlib.suppress(DataError):
-        manifests.verify(manifest, folder)
-        return True
-    return False
+    is_whole = (folder / MANIFEST).is_file() and not any(manifest.other_sizes(sizes))
+    return is_whole and not any(manifest.changed(folder))
 
 
 def _size_limit(cache: Path) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard.errors import DataError, InfrastructureError, TransientError
-from trainyard.storage import disk
+from trainyard.storage import damage, disk
 from trainyard.storage import manifest as manifests
 from trainyard.storage.disk import os_errors, staging_errors
 from trainyard.storage.manifest import MANIFEST, STAGING, Manifest
@@ -34,17 +34,16 @@ def committed(uri: str) -> Manifest | None:
 def require(uri: str, made_by: str) -> Manifest:
     manifest = committed(uri)
     if manifest is None:
-        raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
+        raise damage.missing(uri, made_by)
     paths = {name: Path(uri) / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    if fault := manifests.mismatch(manifest, sizes, uri, made_by):
-        raise fault
+    damage.require_sizes(manifest, sizes, uri, made_by)
     return manifest
 
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
     with os_errors(Path(uri), "read"):
-        manifests.verify(require(uri, made_by), Path(uri), only)
+        damage.require_unchanged(require(uri, made_by), Path(uri), only)
     return Path(uri)
 
 
@@ -52,7 +51,7 @@ def read(folder: str, name: str) -> bytes | None:
     manifest = committed(folder)
     size = manifest.files[name].bytes if manifest and name in manifest.files else 0
     content = _content(Path(folder) / name, manifests.max_bytes(name, size))
-    return content if content is None or manifest is None else manifests.verified(content, manifest, name, folder)
+    return content if content is None or manifest is None else damage.verified(content, manifest, name, folder)
 
 
 def read_bytes(uri: str, limit: int) -> bytes | None:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import google_crc32c
 
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.graph import made_by as step_of
 
 MANIFEST = "manifest.json"
 MAX_BYTES = 64 << 20
@@ -70,6 +69,19 @@ class Manifest:
     def bytes(self) -> int:
         """Total size of the files."""
         return sum(file.bytes for file in self.files.values())
+
+    def other_sizes(self, sizes: Mapping[str, int]) -> Iterator[str]:
+        """Yield the files that are missing in `sizes`, or have another size there."""
+        return (name for name, file in self.files.items() if sizes.get(name) != file.bytes)
+
+    def changed(self, folder: Path, only: Callable[[str], bool] | None = None) -> Iterator[str]:
+        """Yield the files in `folder` that have another checksum. only: predicate of the files that are read.
+
+        Examples are left out: TFRecord holds a CRC32C of each record, and they may exceed the memory.
+        """
+        for name, file in self.files.items():
+            if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measure(folder / name) != file:
+                yield name
 
     def to_json(self, **more: str) -> str:
         """Return the document with the additional keys `more`."""
@@ -164,47 +176,3 @@ def take_adopted(folder: Path) -> tuple[str, dict[str, File]]:
         return "", {}
     (folder / _ADOPTED).unlink()
     return document["attempt"], {name: File(**file) for name, file in document["files"].items()}
-
-
-def verified(content: bytes, manifest: Manifest, name: str, uri: str) -> bytes:
-    """Return `content` of the file `name` in the folder `uri`. Raises `DataError` if its checksum differs."""
-    file = manifest.files.get(name)
-    if file is not None and google_crc32c.Checksum(content).hexdigest().decode() != file.crc32c:
-        raise changed_error(manifest, name, uri)
-    return content
-
-
-def verify(manifest: Manifest, folder: Path, only: Callable[[str], bool] | None = None) -> None:
-    """Raise `DataError` if a file in `folder` has another checksum. only: predicate of the verified files.
-
-    Examples are left out: TFRecord holds a CRC32C of each record, and they may exceed the memory.
-    """
-    for name, file in manifest.files.items():
-        if not name.endswith(SELF_CHECKED) and (only is None or only(name)) and measure(folder / name) != file:
-            raise changed_error(manifest, name, str(folder))
-
-
-def changed_error(manifest: Manifest, name: str, uri: str) -> DataError:
-    """Return the error for the file `name` of the folder `uri`, which changed after its step wrote it."""
-    step = step_of(manifest.producer)
-    return DataError(
-        f"{uri}/{name}: its content differs from its manifest's checksum, so it was changed after "
-        f"{step or manifest.producer} had written it. {remedy(step)}"
-    )
-
-
-def remedy(step: str | None) -> str:
-    """Return the advice for a damaged file that `step` wrote; None for another producer."""
-    return {
-        "push": "Restore it, or let another version serve by `trainyard models rollback`.",
-        None: "Remove the folder, and run the same command again.",
-    }.get(step, f"Run with --from {step} to write it again.")
-
-
-def mismatch(manifest: Manifest, sizes: dict[str, int], uri: str, made_by: str) -> DataError | None:
-    """Return the error for the first file whose size differs from the manifest's, or None."""
-    for name, file in manifest.files.items():
-        if sizes.get(name) != file.bytes:
-            size = f"{sizes[name]:,} bytes" if name in sizes else "missing"
-            return DataError(f"{uri}/{name}: {size}, its manifest says {file.bytes:,} bytes. {remedy(made_by)}")
-    return None

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from trainyard.errors import ConfigurationError
 from trainyard.storage import folders, volume_copies
+from trainyard.storage.buckets import bucket_folders, stores
 from trainyard.storage.buckets.objects import deadline
 from trainyard.storage.file_stream import FileStream
 from trainyard.storage.manifest import ATTEMPTS, MANIFEST, File, Manifest, adopt, measure
@@ -97,8 +98,6 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
     """
     if not is_bucket(uri):
         return None
-    from trainyard.storage.buckets import bucket_folders
-
     return bucket_folders.stream(uri, made_by, names)
 
 
@@ -174,9 +173,7 @@ def write_text(uri: str, text: str) -> None:
 def publish_file(path: Path, uri: str) -> None:
     """Copy the local file at `path` to `uri`, where it appears when it is whole."""
     if is_bucket(uri):
-        from trainyard.storage.buckets import objects
-
-        store, name = objects.locate(uri)
+        store, name = stores.locate(uri)
         store.upload(name, path, measure(path))
     else:
         folders.publish_file(path, uri)
@@ -188,9 +185,7 @@ def require_place(uri: str) -> None:
     Raises `ConfigurationError` for an invalid name, `InfrastructureError` if the folder cannot be created.
     """
     if is_bucket(uri):
-        from trainyard.storage.buckets import objects
-
-        objects.locate(uri)
+        stores.locate(uri)
     else:
         folders.require_place(uri)
 
@@ -254,8 +249,6 @@ def _backend(uri: str) -> _Backend:
     if copies := volume(uri):
         return copies
     if is_bucket(uri):
-        from trainyard.storage.buckets import bucket_folders
-
         return bucket_folders
     if scheme(uri):
         raise ConfigurationError(

@@ -27,7 +27,7 @@ import google_crc32c
 
 from trainyard.errors import DataError, InfrastructureError
 from trainyard.storage import cache, listing, storage
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.objects import ABSENT, Changed
 from trainyard.storage.disk import os_errors
 from trainyard.storage.manifest import MANIFEST, File, Manifest
@@ -204,7 +204,7 @@ def missing(upload: Upload) -> list[str] | None:
         elif not is_new:
             storage.write_text(storage.join(upload.folder, _USED), now.isoformat())
         return None
-    store, name = objects.locate(upload.folder)
+    store, name = stores.locate(upload.folder)
     if not is_new:
         store.write(f"{name}/{_USED}", now.isoformat().encode())
     if storage.committed(upload.folder) is not None:
@@ -232,7 +232,7 @@ def send(upload: Upload, names: list[str], progress: Progress) -> None:
 
 
 def _send(upload: Upload, names: list[str], progress: Progress) -> None:
-    store, name = objects.locate(upload.folder)
+    store, name = stores.locate(upload.folder)
     large = [path for path in names if upload.files[path].bytes > objects.RANGE_BYTES]
 
     def send_one(path: str) -> None:
@@ -255,7 +255,7 @@ def seconds_for(upload: Upload, total: int) -> float:
 
 
 def _speed_record(folder: str) -> Path:
-    root = objects.locate(folder)[0].root if is_bucket(folder) else os.path.dirname(folder)  # noqa: PTH120
+    root = stores.locate(folder)[0].root if is_bucket(folder) else os.path.dirname(folder)  # noqa: PTH120
     return cache.folder() / f"speed-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json"
 
 

@@ -33,7 +33,7 @@ from trainyard.steps.push.versions import Approved, Rejected, Rollback, person
 from trainyard.steps.push.versions import approve as let_serve
 from trainyard.steps.push.versions import reject as let_wait_no_longer
 from trainyard.steps.push.versions import rollback as roll_back
-from trainyard.storage import disk, manifest, storage
+from trainyard.storage import damage, disk, storage
 from trainyard.storage.manifest import STAGING
 from trainyard.storage.storage import Manifest
 from trainyard.storage.volume_copies import VolumeCopies
@@ -81,7 +81,7 @@ class Version(PushedVersion):
                     (staging / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(source / name, staging / name)
                     if storage.measure(staging / name) != files.files[name]:
-                        raise manifest.changed_error(files, name, self.folder)
+                        raise damage.changed(files, name, self.folder)
         finally:
             with suppress(OSError):  # another writer uses it
                 (target.parent / STAGING).rmdir()

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.objects import Missing
 from trainyard.storage.manifest import File, measure, measure_folder
 
@@ -59,7 +59,7 @@ class TaskStore:
         """Return the names of the files directly in it."""
         if not self.uri:
             return {path.name for path in Path(self.folder).glob("*") if _UNFINISHED not in path.name}
-        store, name = objects.locate(self.uri)
+        store, name = stores.locate(self.uri)
         listed = store.list(f"{name}/", deep=False).objects
         return {item.name.removeprefix(f"{name}/") for item in listed}
 
@@ -70,7 +70,7 @@ class TaskStore:
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file, None if there is none."""
         if self.uri:
-            store, prefix = objects.locate(self.uri)
+            store, prefix = stores.locate(self.uri)
             content = store.read(f"{prefix}/{name}")
             return content[0] if content else None
         try:
@@ -91,7 +91,7 @@ class TaskStore:
             with _finished(Path(self.folder, name)) as temporary:
                 fill(temporary)
             return None
-        store, prefix = objects.locate(self.uri)
+        store, prefix = stores.locate(self.uri)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "file")
             fill(path)
@@ -120,7 +120,7 @@ class TaskStore:
             return [_mapped(f"{self.folder}/{item.name}", item.start, item.bytes) for item in ranges]
         if not ranges:
             return []
-        store, prefix = objects.locate(self.uri)
+        store, prefix = stores.locate(self.uri)
         starts = _aligned(ranges)
         with tempfile.NamedTemporaryFile() as temporary:
             path = Path(temporary.name)
@@ -143,7 +143,7 @@ class TaskStore:
         """Return the path at which workers find the files below `folder`."""
         if not self.uri:
             return str(folder)
-        store, prefix = objects.locate(self.below(folder.name).uri)
+        store, prefix = stores.locate(self.below(folder.name).uri)
         objects.upload(store, f"{prefix}/", folder, measure_folder(folder, "").files)
         return f"{store.root}/{prefix}"
 

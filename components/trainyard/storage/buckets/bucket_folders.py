@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard import events
-from trainyard.errors import DataError, InfrastructureError, TransientError
-from trainyard.storage import cache, file_stream
+from trainyard.errors import InfrastructureError, TransientError
+from trainyard.storage import cache, damage, file_stream
 from trainyard.storage import manifest as manifests
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.bucket_lease import lease as lease
 from trainyard.storage.buckets.objects import ABSENT, Changed, Missing, ObjectStore
 from trainyard.storage.disk import os_errors, staging_errors
@@ -56,29 +56,28 @@ def committed(uri: str) -> Manifest | None:
 
 
 def require(uri: str, made_by: str) -> Manifest:
-    store, _ = objects.locate(uri)
+    store, _ = stores.locate(uri)
     published = _open(uri, made_by)
     prefix = published.prefix
     sizes = {item.name.removeprefix(prefix): item.bytes for item in store.list(prefix).objects}
-    if error := manifests.mismatch(published.manifest, sizes, uri, made_by):
-        raise error
+    damage.require_sizes(published.manifest, sizes, uri, made_by)
     return published.manifest
 
 
 def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
-    store, _ = objects.locate(uri)
+    store, _ = stores.locate(uri)
     published = _open(uri, made_by, only)
     try:
         return _local_copy(store, uri, published)
     except Missing as error:
         again = _open(uri, made_by, only)
         if again.prefix == published.prefix:
-            raise _missing_file_error(uri, made_by, error) from error
+            raise damage.lost(uri, made_by, error) from error
         return _local_copy(store, uri, again)  # it was replaced while it was read
 
 
 def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
-    store, _ = objects.locate(uri)
+    store, _ = stores.locate(uri)
     published = _open(uri, made_by)
     key = _key(uri, published.digest)
     if cache.has(key, published.manifest):
@@ -92,7 +91,7 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
         except Missing as error:
             again = _open(uri, made_by)
             if again.prefix == published.prefix or again.digest != published.digest:
-                raise _missing_file_error(uri, made_by, error) from error
+                raise damage.lost(uri, made_by, error) from error
             published = again  # it was replaced by an equal one while it was read
             objects.download_file(store, published.prefix + name, path, file)
 
@@ -105,18 +104,18 @@ def read(folder: str, name: str) -> bytes | None:
     if published is None or name not in published.manifest.files:
         return None
     limit = manifests.max_bytes(name, published.manifest.files[name].bytes)
-    content = objects.locate(folder)[0].read(published.prefix + name, limit)
-    return manifests.verified(content[0], published.manifest, name, folder) if content else None
+    content = stores.locate(folder)[0].read(published.prefix + name, limit)
+    return damage.verified(content[0], published.manifest, name, folder) if content else None
 
 
 def read_bytes(uri: str, limit: int) -> bytes | None:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     stored = store.read(name, limit)
     return stored[0] if stored else None
 
 
 def children(uri: str) -> list[str]:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     listing = store.list(f"{name}/", deep=False)
     paths = [*listing.folders, *(item.name for item in listing.objects)]
     names = {path.removeprefix(f"{name}/").rstrip("/") for path in paths}
@@ -124,13 +123,13 @@ def children(uri: str) -> list[str]:
 
 
 def sizes(uri: str) -> dict[str, int]:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     return {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
 
 
 def remove_unfinished(uri: str) -> None:
     """See `storage.remove_unfinished`: folders that hold attempts and no marker."""
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     paths = [item.name.removeprefix(f"{name}/").partition("/") for item in store.list(f"{name}/").objects]
     attempted = {folder for folder, _, rest in paths if rest.startswith(ATTEMPTS)}
     published = {folder for folder, _, rest in paths if rest == MANIFEST}
@@ -153,7 +152,7 @@ def remove_abandoned(uri: str) -> None:
 
 @contextmanager
 def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None = None) -> Iterator[Path]:
-    objects.locate(uri)
+    stores.locate(uri)
     with cache.temporary_folder() as staging:
         with staging_errors(staging, staging):
             yield staging
@@ -165,25 +164,25 @@ def stage(uri: str, producer: str, last: str = "", origin: dict[str, Any] | None
 
 
 def write_text(uri: str, text: str) -> None:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     store.write(name, text.encode())
 
 
 def read_text(uri: str, errors: str = "strict") -> str | None:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     content = store.read(name)
     return manifests.text(content[0], uri, errors) if content else None
 
 
 def remove(uri: str) -> None:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     store.delete(f"{name}/{MANIFEST}")
     store.delete(name)
     objects.delete(store, [item.name for item in store.list(f"{name}/").objects])
 
 
 def _published(uri: str) -> _Published | None:
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     marker = store.read(f"{name}/{MANIFEST}", manifests.MAX_BYTES)
     if marker is None:
         return None
@@ -196,15 +195,11 @@ def _published(uri: str) -> _Published | None:
 def _open(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> _Published:
     published = _published(uri)
     if published is None:
-        raise DataError(f"{uri}: no committed output of the step '{made_by}'. Run with --from {made_by}.")
+        raise damage.missing(uri, made_by)
     if only is None:
         return published
     files = {name: file for name, file in published.manifest.files.items() if only(name)}
     return replace(published, manifest=replace(published.manifest, files=files))
-
-
-def _missing_file_error(uri: str, made_by: str, error: Missing) -> DataError:
-    return DataError(f"{uri}: a file of its manifest is gone ({error}). {manifests.remedy(made_by)}")
 
 
 def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: str) -> None:
@@ -212,7 +207,7 @@ def _publish(uri: str, staging: Path, manifest: Manifest, last: str, attempt: st
     if last:
         _publish_open(uri, staging, manifest, last, attempt)
         return
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     start = time.monotonic()
     attempt_prefix = f"{name}/{ATTEMPTS}{attempt}/"
     here = {path: file for path, file in manifest.files.items() if (staging / path).is_file()}
@@ -233,7 +228,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
     Removes leftovers of killed attempts before it creates the marker, and nothing else. Raises `InfrastructureError` if
     a foreign file has one of the names, `TransientError` if another writer works there.
     """
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     start, marker_name = time.monotonic(), f"{name}/{ATTEMPTS}{attempt}"
     if committed(uri) is not None:
         _require_same(uri, manifest, None)
@@ -250,7 +245,7 @@ def _publish_open(uri: str, staging: Path, manifest: Manifest, last: str, attemp
         _remove_strays(uri, manifest, keep=marker_name)
         objects.upload(store, f"{name}/", staging, {last: manifest.files[last]})
         sizes = {item.name.removeprefix(f"{name}/"): item.bytes for item in store.list(f"{name}/").objects}
-        if manifests.mismatch(manifest, sizes, uri, manifest.producer):
+        if any(manifest.other_sizes(sizes)):
             raise TransientError(f"{uri}: another process has removed its files meanwhile. Run the same command again.")
     try:
         # The attempt's name makes the marker unique.
@@ -283,7 +278,7 @@ def _emit_published(uri: str, manifest: Manifest, start: float) -> None:
 
 def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
     """Remove leftovers of attempts at the open folder `uri`, except the files of `manifest` and the attempt `keep`."""
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     for marker in _open_attempts(uri):
         if marker != keep:
             strays = [path for path in _attempt_files(store, marker) if path not in manifest.files]
@@ -293,7 +288,7 @@ def _remove_strays(uri: str, manifest: Manifest, keep: str = "") -> None:
 
 def _open_attempts(uri: str) -> list[str]:
     """Return the names of the objects that list the files of attempts at the open folder `uri`."""
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     return [item.name for item in store.list(f"{name}/{ATTEMPTS}", deep=False).objects]
 
 
@@ -305,7 +300,7 @@ def _attempt_files(store: ObjectStore, marker: str) -> list[str]:
 
 def _remove_attempts(uri: str, keep: str) -> None:
     """Remove the attempts at `uri` whose object names do not start with `keep`."""
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     attempts = [item.name for item in store.list(f"{name}/{ATTEMPTS}").objects]
     objects.delete(store, [path for path in attempts if not path.startswith(keep)])
 

@@ -23,7 +23,7 @@ from trainyard import events
 from trainyard.child_process import start_time
 from trainyard.errors import TrainyardError, TransientError
 from trainyard.heartbeat import Heartbeat
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
 
 RENEW_SECONDS = 5.0  # chosen
@@ -63,7 +63,7 @@ _dead_owners: set[tuple[str, int, str]] = set()  # whose leases have expired whi
 @contextmanager
 def lease(uri: str) -> Iterator[None]:
     """See `storage.lease`: free at once after a kill on this machine, otherwise after `TAKEOVER_SECONDS`."""
-    store, name = objects.locate(uri)
+    store, name = stores.locate(uri)
     folder, _, leaf = name.rpartition("/")
     name = f"{folder}/.{leaf}.lease".lstrip("/")
     holder = _Holder(secrets.token_hex(8))

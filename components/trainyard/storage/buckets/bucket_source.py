@@ -11,7 +11,7 @@ from typing import cast
 
 from trainyard import globs
 from trainyard.errors import DataError, InfrastructureError, TransientError
-from trainyard.storage.buckets import objects
+from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreFault
 
 _DEADLINE_SECONDS = 20.0  # chosen: a longer silence is an outage
@@ -25,8 +25,8 @@ def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object],
     precedence over a glob. Folder placeholders are left out. Raises `DataError` if the bucket is missing or access is
     denied, `TransientError` if the store does not answer.
     """
-    root, pattern = objects.split_uri(uri)
-    bucket = objects.open_store(root, _DEADLINE_SECONDS)
+    root, pattern = stores.split_uri(uri)
+    bucket = stores.open_store(root, _DEADLINE_SECONDS)
     with source_errors(in_field(uri, field), field):
         folder, listed = _named(bucket, pattern.rstrip("/"))
         if not listed and (literal := globs.literal(pattern)) != pattern:
@@ -60,8 +60,8 @@ def open_object(uri: str, chunk: int | None = None) -> io.BufferedReader:
 
     chunk: bytes of one request, many by default.
     """
-    root, name = objects.split_uri(uri)
-    raw = _Stream(objects.open_store(root, _DEADLINE_SECONDS), name, chunk or _CHUNK)
+    root, name = stores.split_uri(uri)
+    raw = _Stream(stores.open_store(root, _DEADLINE_SECONDS), name, chunk or _CHUNK)
     return io.BufferedReader(cast(io.RawIOBase, raw), min(chunk or _CHUNK, io.DEFAULT_BUFFER_SIZE))
 
 

@@ -1,7 +1,7 @@
 """Object stores behind one class, with common retries and error messages, and transfers of many files in parallel.
 
 An implementation (`gcs`, `s3`) makes single requests and classifies the errors of its client. Retries, deadlines and
-messages are here.
+messages are here; `stores` opens the bucket of a URI.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard import events
-from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.errors import DataError, InfrastructureError, TransientError
 from trainyard.retry import retry
 from trainyard.storage.manifest import MAX_TEXT_BYTES, File, Manifest, measure
-from trainyard.uris import is_bucket
 
 ABSENT = ""
 """The version of a missing object."""
@@ -353,45 +352,6 @@ def one_line(error: BaseException | str) -> str:
     ):
         error = cause
     return _QUERY.sub("", " ".join(str(error).split()))[:300] or type(error).__name__
-
-
-def split_uri(uri: str) -> tuple[str, str]:
-    """Return the bucket's URI and the object's name, which may be ''. Raises `ConfigurationError` without a bucket."""
-    scheme, _, path = uri.partition("://")
-    bucket, _, name = path.partition("/")
-    if not bucket or not is_bucket(uri):
-        raise ConfigurationError(
-            f"{uri}: names no bucket. gs://bucket/folder and s3://bucket/folder are known. Correct it."
-        )
-    return f"{scheme}://{bucket}", name
-
-
-def locate(uri: str) -> tuple[ObjectStore, str]:
-    """Return the bucket of an output at `uri`, and its name there.
-
-    Raises `ConfigurationError` for a bucket itself, and for a name with '..', empty parts or a trailing slash.
-    """
-    root, name = split_uri(uri)
-    if not name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ConfigurationError(
-            f"{uri}: is no place for outputs. A folder below the bucket is expected, without '..', '.' and '//'. "
-            "Correct it."
-        )
-    return open_store(root), name
-
-
-@cache
-def open_store(root: str, deadline_seconds: float | None = None) -> ObjectStore:
-    """Return the bucket `root` (gs://bucket or s3://bucket), without a request to the store."""
-    if root.startswith("gs://"):
-        from trainyard.storage.buckets.gcs import CloudStorage
-
-        return CloudStorage(root, deadline_seconds)
-    if root.startswith("s3://"):
-        from trainyard.storage.buckets.s3 import S3
-
-        return S3(root, deadline_seconds)
-    raise NotImplementedError(root)
 
 
 def upload(store: ObjectStore, prefix: str, folder: Path, files: dict[str, File]) -> None:
