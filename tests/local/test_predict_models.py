@@ -6,6 +6,7 @@ import asyncio
 import base64
 import dataclasses
 import gzip
+import importlib.util
 import io
 import json
 import os
@@ -27,7 +28,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import browser
 import export_folders as made
@@ -39,7 +42,7 @@ import pytest
 import tensorflow as tf
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
-from google.protobuf import json_format
+from google.protobuf import descriptor_pool, json_format
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from object_stores import Store
@@ -61,7 +64,7 @@ from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.pushed_versions import CANDIDATE, set_alias
+from trainyard.contract.pushed_versions import CANDIDATE, PushedVersion, set_alias
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, layout, set_champion
 from trainyard.data.examples import load_transform, open_examples
@@ -74,6 +77,7 @@ from trainyard.serving.rpc import RpcServer
 from trainyard.serving.service import Service
 from trainyard.serving.versions import ServingVersion
 from trainyard.spec import documents
+from trainyard.spec import environment as environments
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
 from trainyard.steps.evaluate.metrics.registry import measure
@@ -88,7 +92,7 @@ from trainyard.storage import storage
 from trainyard.storage.buckets import stores
 from trainyard_control.api.model import Predictions
 from trainyard_control.cli.main import app
-from trainyard_control.targets import mlflow
+from trainyard_control.targets import mlflow, vertex
 
 SERVE_PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
 DIGITS = "name: digits\ndata: {format: image_folder, bundled: digits, channels: 1}\nmodel: {name: cnn_small}\n"
@@ -920,6 +924,135 @@ def test_the_client_of_tensorflow_serving_gets_the_answers_of_predict(table: Pat
         assert (state.version, state.State.Name(state.state)) == (3, "AVAILABLE")
         status_request.model_spec.name = "n"
         assert refused(ModelServiceStub(channel).GetModelStatus, status_request).startswith("NOT_FOUND n: no such")
+
+
+def without_init(patch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Have modules of `packages` imported without what their packages import: seconds of CPU for other parts."""
+    for name in packages:
+        package, spec = ModuleType(name), importlib.util.find_spec(name)
+        assert spec is not None and spec.submodule_search_locations
+        package.__path__ = list(spec.submodule_search_locations)
+        patch.setitem(sys.modules, name, package)
+
+
+def test_kserves_clients_get_the_answers_of_predict_by_rest_and_grpc(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_init(monkeypatch, "kserve")
+    own = descriptor_pool.DescriptorPool()
+    with monkeypatch.context() as patch:  # its messages have the names of Triton's, which are in the default pool
+        patch.setattr(descriptor_pool, "Default", lambda: own)
+        from kserve.inference_client import InferenceGRPCClient, InferenceRESTClient, RESTConfig
+        from kserve.protocol.infer_type import InferInput, InferRequest
+
+    columns = {"age": [41.0, 28.5], "net worth": [9e5, 1.0], "city": ["Bern", "Oslo"]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    expected = ty.load(table / "models" / "1").predict(columns)
+    probabilities = scores(expected.table.to_pydict(), ["poor", "rich"])
+
+    def request(*, raw: bool, **changed: Any) -> Any:
+        inputs = []
+        for name, values in (columns | changed).items():
+            kind = "BYTES" if isinstance(values[0], str) else "FP32"
+            inputs.append(InferInput(name, [2], kind, values if kind == "FP32" else [text.encode() for text in values]))
+            if raw or kind == "BYTES":
+                array = np.array(values, np.float32 if kind == "FP32" else object)
+                inputs[-1].set_data_from_numpy(array, binary_data=raw)
+        return InferRequest("m", inputs, request_id="7", parameters={"binary_data_output": True} if raw else None)
+
+    def check(answer: Any) -> None:
+        assert (answer.model_name, answer.id) == ("m", "7")
+        answered = answer.get_output_by_name("probabilities").as_numpy()
+        np.testing.assert_array_equal(answered.astype(np.float32).reshape(2, 2), probabilities)
+        labels = answer.get_output_by_name("label").as_numpy().tolist()
+        assert [text if isinstance(text, str) else text.decode() for text in labels] == expected["prediction"]
+
+    async def ask_all(addresses: server.Addresses) -> None:
+        url = addresses.url
+        async with InferenceRESTClient(RESTConfig(protocol="v1")) as first:
+            assert await first.is_server_live(url) and await first.is_model_ready(url, "m")
+            answer = await first.infer(url, {"instances": rows}, "m")
+            assert [one["label"] for one in answer["predictions"]] == expected["prediction"]
+            with pytest.raises(Exception, match=r"instances\[0\].age: a number is expected, 'x' was found., '400 "):
+                await first.infer(url, {"instances": [rows[0] | {"age": "x"}]}, "m")
+        async with InferenceRESTClient(RESTConfig(protocol="v2")) as second:
+            assert await second.is_server_live(url) and await second.is_server_ready(url)
+            assert await second.is_model_ready(url, "m") and not await second.is_model_ready(url, "n")
+            for raw in (True, False):
+                check(await second.infer(url, request(raw=raw), "m"))
+            with pytest.raises(Exception, match=r"inputs\[0\].age: a number is expected, 'x' was found., '400 "):
+                await second.infer(url, request(raw=True, age=["x", "y"]), "m")
+        async with InferenceGRPCClient(addresses.rpc) as third:
+            assert await third.is_server_live() and await third.is_server_ready() and await third.is_model_ready("m")
+            for raw in (True, False):
+                check(await third.infer(request(raw=raw)))
+            with pytest.raises(grpc.RpcError, match=r"inputs\[0\].age: a number is expected, 'x' was found."):
+                await third.infer(request(raw=True, age=["x", "y"]))
+
+    with asked(table / "models" / "1") as addresses:
+        asyncio.run(ask_all(addresses))
+
+
+def test_the_container_of_a_publication_answers_the_local_endpoint_of_vertex(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK starts what is published; the command runs here instead of in Docker's container."""
+    google = "google.cloud.aiplatform"
+    without_init(monkeypatch, google, f"{google}.utils", f"{google}.prediction")
+    docker, without_project = MagicMock(), SimpleNamespace(global_config=SimpleNamespace(project=None))
+    monkeypatch.setitem(sys.modules, "docker", docker)
+    monkeypatch.setitem(sys.modules, f"{google}.initializer", without_project)
+    monkeypatch.setitem(sys.modules, f"{google}.compat.types", MagicMock())
+    from google.cloud.aiplatform.docker_utils.run import DEFAULT_MOUNTED_MODEL_DIRECTORY as MOUNTED
+    from google.cloud.aiplatform.prediction.local_endpoint import LocalEndpoint
+
+    port, model, commands = free_port(), table / "models" / "1", queue.Queue[tuple[list[str], dict[str, str]]]()
+    serves = threading.Event()
+
+    def start(image: str, command: list[str], ports: dict[int, None], environment: dict[str, Any], **_: Any) -> Any:
+        assert (image, list(ports)) == (environments.load("vertex").images["cpu"], [8080])
+        words = [{MOUNTED: str(model), "8080": str(port)}.get(word, word) for word in command]
+        commands.put((words, {name: str(value) for name, value in environment.items()}))
+        serves.set()
+        return MagicMock(status="running", ports={"8080/tcp": [{"HostPort": port}]}, stop=stop)
+
+    def stop() -> None:
+        if serves.is_set():
+            serves.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    docker.from_env().containers.run = start
+    version = PushedVersion(1, "gs://bucket/out/models/1", True, (), VersionRecord())
+    project = environments.Vertex(project="example", location="europe-west4")
+    container = vertex.upload_request(version, environments.load("vertex"), project, "churn")["model"]["containerSpec"]
+    columns = {"age": [41.0, 28.5], "net worth": [9e5, 1.0], "city": ["Bern", "Oslo"]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    endpoint = LocalEndpoint(
+        serving_container_image_uri=container["imageUri"],
+        artifact_uri=str(model),
+        serving_container_predict_route=container["predictRoute"],
+        serving_container_health_route=container["healthRoute"],
+        serving_container_args=container["args"],
+        serving_container_ports=[each["containerPort"] for each in container["ports"]],
+        container_ready_timeout=60,
+        container_ready_check_interval=0.1,
+    )
+
+    def use() -> list[Any]:
+        with endpoint:
+            requests = [{"instances": rows, "parameters": parameters} for parameters in ({}, {"top": 3})]
+            answers = [endpoint.predict(json.dumps(request)) for request in requests]
+            return [answer.json() for answer in (endpoint.run_health_check(), *answers)]
+
+    with ThreadPoolExecutor(1) as thread:
+        used = thread.submit(use)
+        command, variables = commands.get(timeout=60)
+        done = CliRunner().invoke(app, command, env=variables)
+        serves.clear()
+        ready, answer, refused = used.result()
+    assert done.exit_code == 0 and ready == {"ready": True}
+    assert [one["label"] for one in answer["predictions"]] == ty.load(model).predict(columns)["prediction"]
+    assert refused == {"error": "parameters: the model takes none, top was found. Leave them out, or send {}."}
 
 
 def test_a_server_says_what_it_serves_and_refuses_everything_else(
