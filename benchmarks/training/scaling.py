@@ -123,9 +123,8 @@ alone | of one | of both |
 
 def _checkpoints(rows: str) -> str:
     return f"""One worker on one core, which also writes the checkpoints. *Waited* is what a step waits for the
-state, *counted* adds the CPU time of writing, *in all* is the total delay of the next steps. *Apart* is how long half
-an epoch must take for a checkpoint within it, by default; *share* is the largest share of the training that checkpoints
-then cost.
+state, *counted* adds the CPU time of writing, *in all* is the total delay of the next steps. *Apart* is the time
+between checkpoints within an epoch, by default; *share* is the largest share of the training that they then cost.
 
 | network | state, MB | waited, ms | counted, ms | in all, ms | apart, s | share, % |
 | --- | ---: | ---: | ---: | ---: | ---: | ---: |

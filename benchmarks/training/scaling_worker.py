@@ -67,7 +67,7 @@ def main() -> None:
             answer["gradient_bytes"] = steps.gradient_bytes
             answer["state_bytes"] = sum(each.nbytes for each in steps.arrays().values())
         answer["ms"] = 1000 * (time.perf_counter() - start) / int(count)
-        answer["apart_seconds"] = writer.min_interval_seconds
+        answer["apart_seconds"] = writer.interval_seconds
         print(json.dumps(answer), flush=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trainyard.spec.environment import CaBundle, Volume
-from trainyard.spec.hardware.pools import Pool, device_variables
+from trainyard.spec.hardware.pools import Pool, training_variables
 from trainyard.steps.train.gang.pods.job import Gang, headless_service, network_policy, owner_reference, worker_job
 
 GOLDENS = Path(__file__).parent
@@ -33,7 +33,7 @@ def gang(kind: str) -> Gang:
         workers=2,
         pool=pool,
         platform="gke",
-        environment={"TRAINYARD_STALL_SECONDS": "600", **(device_variables(pool) if kind == "tpu" else {})},
+        environment={"TRAINYARD_STALL_SECONDS": "600", **(training_variables(pool) if kind == "tpu" else {})},
         volume=Volume(claim="runs", path="/runs") if kind == "gpu" else None,
         ca_bundle=CaBundle(secret="company-ca", key="ca.crt") if kind == "gpu" else None,
     )

@@ -1,7 +1,7 @@
 """`python checkpointing.py PORT,PORT EXAMPLES FOLDER...`: two workers train each FOLDER's recipe; it is named COST.
 
-Checkpoints cost COST seconds of CPU more. Worker N leaves the step of each in `FOLDER/N`. Half an epoch need not take
-half a minute here, but twice what a checkpoint costs.
+Checkpoints cost COST seconds of CPU more. Worker N leaves the step of each in `FOLDER/N`. Here they are not half a
+minute apart, but ten times what a checkpoint costs.
 """
 
 import sys
@@ -31,6 +31,6 @@ class Costly(CheckpointFolder):
 
 
 if __name__ == "__main__":
-    checkpoint.CHECKPOINT_SECONDS, checkpoint.MAX_OVERHEAD = 0.0, 0.5
+    checkpoint.CHECKPOINT_SECONDS, checkpoint.MAX_OVERHEAD = 0.0, 0.1
     session.Loop, session.CheckpointFolder = LoopWithSaveLog, Costly
     trainings.main(sys.argv[1], 1, sys.argv[2], sys.argv[3:])

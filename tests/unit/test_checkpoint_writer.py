@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from trainyard.errors import InfrastructureError
-from trainyard.steps.train.loop.checkpoint import MAX_OVERHEAD, Arrays, CheckpointFolder, CheckpointWriter, Progress
+from trainyard.steps.train.loop.checkpoint import (
+    CHECKPOINT_SECONDS,
+    MAX_OVERHEAD,
+    Arrays,
+    CheckpointFolder,
+    CheckpointWriter,
+    Progress,
+    interval_seconds,
+)
 
 STATE = {"loop/step": np.asarray(7)}
 
@@ -69,12 +77,27 @@ def test_what_went_wrong_in_writing_is_raised_once_by_the_next_call(tmp_path: Pa
 def test_the_next_checkpoint_is_so_far_that_this_one_costs_its_share(tmp_path: Path) -> None:
     checkpoints = BlockingCheckpoints(str(tmp_path))
     writer = CheckpointWriter(checkpoints)
-    assert writer.min_interval_seconds == 0
+    assert writer.interval_seconds == CHECKPOINT_SECONDS
     writer.save(progress(5), STATE, waited=1.0)
-    assert writer.min_interval_seconds == math.inf
+    assert writer.interval_seconds == math.inf
     checkpoints.go.set()
     assert writer.wait()
-    assert 1 < MAX_OVERHEAD * writer.min_interval_seconds < 2
+    assert 1 < MAX_OVERHEAD * writer.interval_seconds < 2
+
+
+def lost_share(interval: float, cost: float, between: float) -> float:
+    """Return the share of a training that checkpoints and steps repeated after losses take, for losses at random."""
+    draw, kept = np.random.default_rng(0), 0.0
+    gaps = draw.exponential(between, 20_000)
+    kept = float((np.floor(gaps / (interval + cost)) * interval).sum())
+    return 1 - kept / float(gaps.sum())
+
+
+def test_at_a_known_rate_no_other_interval_loses_much_less_than_the_chosen_one() -> None:
+    for cost, rate in ((1.0, 2.0), (10.0, 2.0), (10.0, 0.1), (60.0, 0.5)):
+        chosen = lost_share(interval_seconds(cost, rate), cost, 3600 / rate)
+        others = [lost_share(interval_seconds(cost, rate) * factor, cost, 3600 / rate) for factor in (0.3, 0.5, 2, 3)]
+        assert chosen < min(others)
 
 
 def progress(step: int) -> Progress:

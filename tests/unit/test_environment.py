@@ -17,7 +17,7 @@ from trainyard.contract.gang import ElasticGang, elastic_gang
 from trainyard.errors import ConfigurationError, ExitCode
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.catalog import Toleration, hosts
-from trainyard.spec.hardware.pools import Placement, Pool, device_variables, placement
+from trainyard.spec.hardware.pools import Placement, Pool, placement, training_variables
 from trainyard.spec.recipe import Recipe
 from trainyard.uris import without_secrets
 from trainyard_control.cluster.scheduling import count_nodes
@@ -408,7 +408,7 @@ def test_jax_trains_where_tensorflow_cannot_or_is_not_wanted(
     fields = {"accelerator": accelerator, "topology": topology, "count": count, "workers": workers, "engine": engine}
     pool = Pool.model_validate({"kind": "tpu", "resources": resources, **fields})
     assert (pool.trained_by, pool.variant) == (expected, "jax" if expected == "jax" else "tpu")
-    assert device_variables(pool).get("TRAINYARD_ENGINE", "tensorflow") == expected
+    assert training_variables(pool).get("TRAINYARD_ENGINE", "tensorflow") == expected
 
 
 @pytest.mark.parametrize(

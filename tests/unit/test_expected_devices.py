@@ -15,7 +15,7 @@ import pynvml
 import pytest
 
 from trainyard.errors import ConfigurationError
-from trainyard.spec.hardware.pools import Pool, device_variables
+from trainyard.spec.hardware.pools import Pool, training_variables
 from trainyard.steps.train.devices import (
     ExpectedDevices,
     Gpu,
@@ -41,10 +41,10 @@ def files(root: Path, *names: str) -> Path:
 
 def test_a_process_reads_the_devices_that_its_pool_names(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool.model_validate({"kind": "gpu", "accelerator": "nvidia-l4", "count": 2, "resources": RESOURCES})
-    for name, value in device_variables(pool).items():
+    for name, value in training_variables(pool).items():
         monkeypatch.setenv(name, value)
     assert expected_devices() == L4
-    assert device_variables(Pool.model_validate({"kind": "cpu", "resources": RESOURCES})) == {}
+    assert training_variables(Pool.model_validate({"kind": "cpu", "resources": RESOURCES})) == {}
 
 
 def test_nothing_is_checked_if_no_device_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:

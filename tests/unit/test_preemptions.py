@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from trainyard.errors import ConfigurationError
 from trainyard.spec import recipe as recipes
-from trainyard.steps.train.loop.checkpoint import SaveSchedule
+from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, SaveSchedule
 from trainyard_control.cli.main import app
 from trainyard_control.planning.plan import checkpoint_seconds, expected_stays
 
@@ -53,7 +53,9 @@ def test_the_next_pool_is_left_nothing_without_a_limit_or_without_preemptions() 
     assert often[0].preemptions == pytest.approx(4) and often[1].hours == pytest.approx(8)
 
 
-@pytest.mark.parametrize(("every", "step_seconds"), [(None, 0.1), (None, 1.0), (10, 0.1), (1, 9.0)])
+@pytest.mark.parametrize(
+    ("every", "step_seconds"), [(None, 0.1), (None, 0.4), (None, 1.0), (None, 30.0), (10, 0.1), (1, 9.0)]
+)
 def test_the_plan_expects_checkpoints_as_far_apart_as_a_training_writes_them(
     every: int | None, step_seconds: float
 ) -> None:
@@ -61,9 +63,8 @@ def test_the_plan_expects_checkpoints_as_far_apart_as_a_training_writes_them(
     schedule, saved = SaveSchedule(recipe.train.checkpoints, 100), []
     schedule.note_saved(0)
     for step in range(1, 1001):
-        due = schedule.next_step(step - 1)
-        schedule.note_steps(step_seconds, 0.0)
-        if step % 100 == 0 or (step == due and schedule.is_worthwhile()):
+        schedule.note_steps(1, step_seconds, CHECKPOINT_SECONDS)
+        if step % 100 == 0 or schedule.is_due(step):
             saved.append(step)
             schedule.note_saved(step)
     expected = checkpoint_seconds(recipe.train, 5000, 50 / step_seconds)
@@ -107,6 +108,12 @@ def test_the_plan_prices_a_list_of_pools_at_the_stated_rate(tmp_path: Path) -> N
     assert often["cost_usd"] == pytest.approx(calm["cost_usd"], rel=0.1)
     assert half["why"].startswith("at 0.5 preemptions per Spot node and hour: spot ") and "calm" in half["why"]
     assert not half["chosen"]
+    file = environment(tmp_path, ["spot", "calm"])
+    content = json.loads(file.read_text())
+    content["pools"]["spot"]["preemption_rate"] = 0.5
+    file.write_text(json.dumps(content))
+    own = json.loads(CliRunner().invoke(app, command).stdout)[2]
+    assert (own["hours"], own["cost_usd"]) == (half["hours"], half["cost_usd"])
 
 
 def test_the_forecast_of_a_list_counts_its_own_input_workers_and_names_a_last_pool_that_fails(tmp_path: Path) -> None:

@@ -130,8 +130,8 @@ class Checkpoints(Strict):
 
     every_steps: Count | None = Field(
         None,
-        description="Maximum number of steps lost on a kill; saves every half interval. Default: once or twice an "
-        "epoch, depending on the cost.",
+        description="Maximum number of steps lost on a kill; saves every half interval. Default: at each "
+        "epoch's end, and in between as often as cost and the pool's `preemption_rate` allow.",
     )
     keep: Annotated[int, Field(ge=2, le=1000)] = Field(
         3, description="Number of newest checkpoints to keep, besides the best one."

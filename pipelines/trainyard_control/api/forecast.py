@@ -15,7 +15,7 @@ import yaml
 from trainyard.errors import ConfigurationError, TrainyardError
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
-from trainyard.spec.environment import BUNDLED, Environment
+from trainyard.spec.environment import BUNDLED, TRAIN, Environment
 from trainyard.spec.networks import MODEL_FAMILIES, Network
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
@@ -111,7 +111,7 @@ def plan(
 
     deadline: the longest training, such as 4h or 1h30m. budget: the most that it may cost, in USD. examples: how many
     to train on, if that is not known. preemption_rate: preemptions per Spot node and hour, to forecast the list of
-    pools in placement.train as well. settings, set_: as `run` has them.
+    pools in placement.train as well; default: the pools' own, if one has it. settings, set_: as `run` has them.
 
     Raises `ConfigurationError` if a limit is none, and for what `run` refuses.
 
@@ -134,7 +134,9 @@ def plan(
             _trials_sentence(one, limit, budget),
             _help_sentence(one, forecasts, loaded, loaded_environment, known, past.observations),
         ]
-    if preemption_rate is not None:
+    pools = [loaded_environment.pools[name] for name in loaded_environment.pool_names(TRAIN)]
+    stated = len(pools) > 1 and any(pool.preemption_rate is not None for pool in pools)
+    if stated or preemption_rate is not None:
         forecasts = with_list(forecasts, loaded, loaded_environment, known, preemption_rate)
     return Forecast(
         loaded, loaded_environment, known, work, forecasts, len(past.observations), tuple(filter(None, sentences))

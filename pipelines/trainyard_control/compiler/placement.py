@@ -35,7 +35,7 @@ from trainyard.spec.environment import (
 )
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.machines import allocatable, machine_of
-from trainyard.spec.hardware.pools import Pool, Resources, device_variables
+from trainyard.spec.hardware.pools import Pool, Resources, training_variables
 from trainyard.spec.recipe import Recipe
 
 Spec = dict[str, Any]
@@ -323,7 +323,7 @@ def _place_container(
     if container["image"] == IMAGE:
         container["image"] = placement.image or environment.images[placement.pool.variant]
     container["resources"] = _completed(container.get("resources", {}), _resources(placement.pool, environment))
-    added = device_variables(placement.pool) if placement.step == TRAIN else {}
+    added = training_variables(placement.pool) if placement.step == TRAIN else {}
     if placement.ours:
         added = added | trainer_variables(environment)
     if placement.plan and placement.step != TRAIN:

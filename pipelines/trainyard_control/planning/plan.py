@@ -413,10 +413,11 @@ class Stay:
 
 
 def with_list(
-    forecasts: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float
+    forecasts: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float | None
 ) -> list[Candidate]:
-    """Return `forecasts` and the one of train's list of pools, at `rate` preemptions per Spot node and hour.
+    """Return `forecasts` and the one of train's list of pools.
 
+    rate: preemptions per Spot node and hour; None: each pool's own.
     A preempted worker is replaced at once; the gang loses half of the time between checkpoints and that of a start.
     Raises `ConfigurationError` if train has no list.
     """
@@ -439,7 +440,8 @@ def with_list(
         + (f" with {stay.preemptions:.2g} preemptions" if stay.preemptions else "")
         for stay in stays["expected"]
     ]
-    why = f"at {rate:g} preemptions per Spot node and hour: {', '.join(parts)}; nodes are assumed to come at once"
+    of = "the pools' rates of preemption" if rate is None else f"{rate:g} preemptions per Spot node and hour"
+    why = f"at {of}: {', '.join(parts)}; nodes are assumed to come at once"
     last, expected_last = environment.pools[names[-1]], stays["expected"][-1]
     if expected_last.preemptions and (allowed := last.allowed_preemptions(last=True)) is not None:
         why += f"; the run fails after more than {allowed * last.max_workers} preemptions on {names[-1]}"
@@ -461,7 +463,7 @@ def with_list(
 
 
 def _stays(
-    bound: str, rows: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float
+    bound: str, rows: list[Candidate], recipe: Recipe, environment: Environment, data: DataSummary, rate: float | None
 ) -> list[Stay]:
     """Return the stays on the pools of `rows` if each takes the hours at the `bound` of its interval."""
     pools = []
@@ -470,7 +472,8 @@ def _stays(
         speed = row.examples_per_second.expected if row.examples_per_second else math.inf
         lost = (checkpoint_seconds(recipe.train, data.train, speed) / 2 + POD_SECONDS + START_SECONDS) / 3600
         allowed = None if last else pool.allowed_preemptions(last)
-        frequency = rate * pool.max_workers if pool.spot else 0.0
+        own = (pool.preemption_rate or 0.0) if rate is None else rate * pool.spot
+        frequency = own * pool.max_workers
         times = None if allowed is None else allowed * pool.max_workers
         pools.append((row.pool, float(getattr(row.hours, bound)), frequency, lost, times))
     return expected_stays(pools)
@@ -478,11 +481,11 @@ def _stays(
 
 def checkpoint_seconds(train: Train, examples: int, speed: float) -> float:
     """Return the seconds between checkpoints of a training with `speed` examples per second; their cost is ignored."""
-    from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS, steps_between  # NumPy
+    from trainyard.steps.train.loop.checkpoint import CHECKPOINT_SECONDS  # NumPy
 
-    every, steps = train.checkpoints.every_steps, math.ceil(examples / train.batch_size)
-    seconds = steps_between(every, steps) * train.batch_size / speed
-    return seconds if every or seconds >= CHECKPOINT_SECONDS else examples / speed
+    epoch, every = examples / speed, train.checkpoints.every_steps
+    seconds = max(1, every // 2) * train.batch_size / speed if every else CHECKPOINT_SECONDS
+    return min(seconds, epoch) if every else epoch / max(1, round(epoch / seconds))
 
 
 def expected_stays(pools: list[tuple[str, float, float, float, int | None]]) -> list[Stay]:

@@ -31,6 +31,7 @@ from trainyard.spec.hardware.catalog import (
 _LABELLED = {"accelerator", "topology", "machine", "gpu"}
 DEVICES_VARIABLE = "TRAINYARD_DEVICES"  # the accelerators that a training process must see
 ENGINE_VARIABLE = "TRAINYARD_ENGINE"  # tells it by which framework; TensorFlow if it is not set
+PREEMPTIONS_VARIABLE = "TRAINYARD_PREEMPTIONS_PER_HOUR"  # tells it how often its gang loses a node
 TRAINER_VARIABLE = "TRAINYARD_TRAINER"  # tells every step which image trains, if it holds another TensorFlow, or JAX
 SHARED_MEMORY, EPHEMERAL_STORAGE = "1Gi", "10Gi"  # chosen: of a gang's worker
 # Kubeflow has no such settings for the pod of a step.
@@ -100,16 +101,21 @@ def _names(pool: Pool) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def device_variables(pool: Pool) -> dict[str, str]:
-    """Return the environment variables with the engine and the devices that a pod on `pool` must see.
+def training_variables(pool: Pool) -> dict[str, str]:
+    """Return the environment variables of a training pod on `pool`: devices that it must see, engine, preemptions.
 
-    Empty for a cpu pool; without an engine if it is TensorFlow.
+    Without devices on a cpu pool, and without an engine if it is TensorFlow.
     """
-    if pool.kind == "cpu":
-        return {}
-    devices = {"kind": pool.kind, "accelerator": pool.accelerator, "count": pool.count}
-    variables = {DEVICES_VARIABLE: json.dumps(devices)}
-    return variables if pool.trained_by == "tensorflow" else variables | {ENGINE_VARIABLE: pool.trained_by}
+    variables = {}
+    if pool.kind != "cpu":
+        variables[DEVICES_VARIABLE] = json.dumps(
+            {"kind": pool.kind, "accelerator": pool.accelerator, "count": pool.count}
+        )
+    if pool.trained_by != "tensorflow":
+        variables[ENGINE_VARIABLE] = pool.trained_by
+    if pool.preemption_rate is not None:
+        variables[PREEMPTIONS_VARIABLE] = repr(pool.preemption_rate * pool.max_workers)
+    return variables
 
 
 def _written(value: object) -> object:
@@ -227,6 +233,11 @@ class Pool(Strict):
     )
     trains: bool = Field(True, description="false: only evaluate, export and predict run here.")
     spot: bool = Field(False, description="Spot nodes, which may be preempted at any time.")
+    preemption_rate: Annotated[float, Field(ge=0, le=60)] | None = Field(
+        None,
+        description="Preemptions and failures per node and hour that you expect. With few of them and costly "
+        "checkpoints, or with many, training saves less or more often. Default: checkpoints cost at most 1 %.",
+    )
     evictable: bool | None = Field(
         None,
         description="Whether the cluster autoscaler or Karpenter may end pods to remove a node. Default: only if spot.",

@@ -48,7 +48,7 @@ def plan(
             metavar="RATE",
             min=0,
             max=3600,
-            help="Preemptions per Spot node and hour, to forecast train's list of pools.",
+            help="Preemptions per Spot node and hour, to forecast train's list of pools. Default: the pools' own.",
         ),
     ] = None,
     serve: Annotated[

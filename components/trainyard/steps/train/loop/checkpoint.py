@@ -165,12 +165,28 @@ def _check_variables(path: str, arrays: Arrays, expected: Arrays) -> None:
         )
 
 
-# Chosen: maximum cost of checkpoints without an interval in the recipe: 1 % of the training. 0.4 % of it is for
-# uncounted cost (measured: ResNet-50's next steps lose 1.22 to 1.43 times the counted cost, because they share the
-# processor's cache).
+# Chosen: maximum cost of checkpoints without an interval in the recipe and a rate of preemptions in the environment:
+# 1 % of the training. 0.4 % of it is for uncounted cost (measured: ResNet-50's next steps lose 1.22 to 1.43 times the
+# counted cost, because they share the processor's cache).
 MAX_OVERHEAD = 0.006
-# Chosen: minimum time between checkpoints within an epoch without an interval in the recipe.
+# Chosen: minimum time between checkpoints without an interval in the recipe.
 CHECKPOINT_SECONDS = 30.0
+
+
+def interval_seconds(cost: float, preemptions_per_hour: float | None) -> float:
+    """Return the seconds from one checkpoint to the next if one costs `cost` seconds.
+
+    At a known rate those that lose the least time to checkpoints and repeated steps together: the root of 2 * cost *
+    mean time between preemptions (Young, A first order approximation to the optimum checkpoint interval, 1974).
+
+    >>> interval_seconds(9, 2), interval_seconds(9, 0), interval_seconds(0.9, None)
+    (180.0, inf, 150.0)
+    """
+    if preemptions_per_hour is None:
+        return max(CHECKPOINT_SECONDS, cost / MAX_OVERHEAD)
+    if preemptions_per_hour == 0:
+        return math.inf
+    return max(CHECKPOINT_SECONDS, math.sqrt(2 * cost * 3600 / preemptions_per_hour))
 
 
 class CheckpointWriter:
@@ -179,18 +195,18 @@ class CheckpointWriter:
     A new checkpoint waits for the one before. None is skipped, because any epoch may turn out to be the best, and at
     most one copy of the state exists. seconds: total time of writing.
 
-    min_interval_seconds: the interval at which the last checkpoint costs `MAX_OVERHEAD` of the training; infinite while
-    one is written. The cost is the time that a step waited plus the CPU time of the writing thread; threads of a
-    bucket's client are not counted.
+    interval_seconds: `interval_seconds` by the cost of the last checkpoint; infinite while one is written. The cost is
+    the time that a step waited plus the CPU time of the writing thread; threads of a bucket's client are not counted.
     """
 
-    def __init__(self, checkpoints: CheckpointFolder) -> None:
+    def __init__(self, checkpoints: CheckpointFolder, preemptions_per_hour: float | None = None) -> None:
         self.checkpoints = checkpoints
         self.seconds = 0.0
-        self.min_interval_seconds = 0.0
+        self.interval_seconds = CHECKPOINT_SECONDS
         self.count = 0
         # At a normal exit the interpreter lets the thread finish.
         self._executor = ThreadPoolExecutor(1, "checkpoint")
+        self._preemptions_per_hour = preemptions_per_hour
         self._writing: Future[None] | None = None
 
     def save(self, progress: Progress, arrays: Arrays, waited: float = 0.0) -> None:
@@ -199,7 +215,7 @@ class CheckpointWriter:
         waited: seconds that a step waited for the arrays.
         """
         self.wait()
-        self.min_interval_seconds = math.inf
+        self.interval_seconds = math.inf
         self._writing = self._executor.submit(self._write, progress, arrays, waited)
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -222,44 +238,43 @@ class CheckpointWriter:
             self.count += 1
         finally:
             self.seconds += time.perf_counter() - start
-            self.min_interval_seconds = (waited + time.thread_time() - cpu_start) / MAX_OVERHEAD
-
-
-def steps_between(every: int | None, steps_per_epoch: int) -> int:
-    """Return the steps from one checkpoint to the next within an epoch; `every`: `train.checkpoints.every_steps`."""
-    return max(1, every // 2) if every else (steps_per_epoch + 1) // 2
+            cost = waited + time.thread_time() - cpu_start
+            self.interval_seconds = interval_seconds(cost, self._preemptions_per_hour)
 
 
 class SaveSchedule:
-    """The next step to save at, by the recipe's interval or by the cost of the last checkpoint.
+    """When to save within an epoch: by the recipe's interval, otherwise by time.
 
     The workers of a gang agree because they all pass the gang's means.
     """
 
     def __init__(self, settings: Checkpoints, steps_per_epoch: int) -> None:
         self.saved_step = -1
-        self._every = settings.every_steps
+        # Half of the recipe's interval: while a checkpoint is written, the one before it is at most an interval old.
+        self._every = max(1, settings.every_steps // 2) if settings.every_steps else None
         self._steps_per_epoch = steps_per_epoch
-        self._seconds_since_saved = self._min_interval_seconds = 0.0
+        self._seconds_since_saved = self._step_seconds = self._interval_seconds = 0.0
 
     def note_saved(self, step: int) -> None:
         """Start the interval at `step`, which is saved now."""
         self.saved_step, self._seconds_since_saved = step, 0.0
 
-    def note_steps(self, seconds: float, min_interval_seconds: float) -> None:
-        """Add the seconds of some steps; min_interval_seconds: as of `CheckpointWriter`."""
-        self._seconds_since_saved += seconds
-        self._min_interval_seconds = min_interval_seconds
+    def note_steps(self, count: int, step_seconds: float, interval_seconds: float) -> None:
+        """Note that `count` steps took `step_seconds` each; interval_seconds: as of `CheckpointWriter`."""
+        self._seconds_since_saved += count * step_seconds
+        self._step_seconds, self._interval_seconds = step_seconds, interval_seconds
 
-    def next_step(self, step: int) -> int:
-        """Return the step of the next checkpoint in this epoch, or a step beyond the epoch if none is left.
+    def steps_left(self, step: int) -> int:
+        """Return the number of steps from `step` to the epoch's end or an earlier checkpoint by the recipe."""
+        left = self._steps_per_epoch - step % self._steps_per_epoch
+        return min(left, self.saved_step + self._every - step) if self._every else left
 
-        The step is half an interval (by default half an epoch) after the last one: while a checkpoint is written, the
-        committed one before it is at most an interval old.
-        """
-        due = self.saved_step + steps_between(self._every, self._steps_per_epoch)
-        return due if due > step else step + self._steps_per_epoch
-
-    def is_worthwhile(self) -> bool:
-        """Return True to save now: at the recipe's interval, otherwise if it costs at most `MAX_OVERHEAD`."""
-        return bool(self._every) or self._seconds_since_saved >= max(CHECKPOINT_SECONDS, self._min_interval_seconds)
+    def is_due(self, step: int) -> bool:
+        """Return True to save at `step`. By time, not where half an interval later the epoch's end is saved anyway."""
+        left = -step % self._steps_per_epoch
+        if not left:
+            return False
+        if self._every:
+            return step == self.saved_step + self._every
+        interval = self._interval_seconds
+        return self._seconds_since_saved >= interval and left * self._step_seconds >= interval / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback, best_first
 from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
 from trainyard.signals import on_sigterm
+from trainyard.spec.hardware.pools import PREEMPTIONS_VARIABLE
 from trainyard.spec.train import Train
 from trainyard.steps.train.engines.objective import EVAL_SUMS, Evaluated, has_top5
 from trainyard.steps.train.engines.steps import Steps
@@ -48,7 +50,8 @@ MAX_PAUSE_SECONDS = 3.0
 class WorkerValues(NamedTuple):
     """Control values of a worker; a training call returns their means over the gang.
 
-    stop: 1 if the worker got SIGTERM. save_interval_seconds: `CheckpointWriter.min_interval_seconds` of the chief.
+    stop: 1 if the worker got SIGTERM. save_interval_seconds: `CheckpointWriter.interval_seconds` of the
+    chief, 0 of the others.
     """
 
     step_seconds: float = 0.0
@@ -86,7 +89,8 @@ class Loop:
     _cold_epochs: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.writer = CheckpointWriter(self.checkpoints)
+        rate = os.environ.get(PREEMPTIONS_VARIABLE)
+        self.writer = CheckpointWriter(self.checkpoints, float(rate) if rate else None)
         self.total = self.settings.epochs * self.data.steps_per_epoch
         self.began = self.past.reads_since
         self._saves = SaveSchedule(self.settings.checkpoints, self.data.steps_per_epoch)
@@ -217,9 +221,8 @@ class Loop:
                 self._dataset = self.data.train(step)
                 self._batches = iter(self.steps.distributed(self._dataset))
         self._speed.begin(self.steps.phase(step))
-        length, due = self.data.steps_per_epoch, self._saves.next_step(step)
         # A compiling call takes one step, so that the epoch's other calls show the speed.
-        count = min(1 if self._speed.cold else self._call_steps, length - step % length, due - step)
+        count = min(1 if self._speed.cold else self._call_steps, self._saves.steps_left(step))
         probed = self._reporter.is_probe_call()
         if probed:
             count = self._let_input_get_ahead(count)
@@ -237,8 +240,9 @@ class Loop:
         if stop:
             self._stop_together()
         done = step + count
-        self._report_progress(done, at_once=done == due)
-        if done == due and done % length and self._saves.is_worthwhile():
+        due = self._saves.is_due(done)
+        self._report_progress(done, at_once=due)
+        if due:
             self._save(done)
 
     def _let_input_get_ahead(self, count: int) -> int:
@@ -256,9 +260,8 @@ class Loop:
     def _timed_call(self, count: int) -> bool:
         """Take `count` steps and return whether a worker is to stop."""
         start, summed = time.perf_counter(), self.steps.all_reduced_seconds
-        values = WorkerValues(
-            self._speed.last_step_seconds, float(self._stop_requested), self.writer.min_interval_seconds
-        )
+        interval = self.writer.interval_seconds if self.rank.chief else 0.0
+        values = WorkerValues(self._speed.last_step_seconds, float(self._stop_requested), interval)
         step_seconds, stop, interval, *own = self._take(self._batches, count, values)
         seconds = time.perf_counter() - start
         self._stragglers.note_call(own, seconds, self.steps.step)
@@ -275,7 +278,7 @@ class Loop:
         if step_seconds:
             self._call_steps = max(1, round(CALL_SECONDS / step_seconds))
         # A mean over the workers, of which only the chief writes.
-        self._saves.note_steps(count * step_seconds, interval * self.rank.workers)
+        self._saves.note_steps(count, step_seconds, interval * self.rank.workers)
         return stop > 0
 
     def _take(self, batches: Any, count: int, values: WorkerValues) -> list[float]:

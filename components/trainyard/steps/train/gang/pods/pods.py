@@ -20,7 +20,7 @@ from trainyard.kubernetes.client import Cluster, connect
 from trainyard.kubernetes.pod_spec import literal_json, literal_value
 from trainyard.signals import handle_sigterm
 from trainyard.spec import documents, plain_yaml
-from trainyard.spec.hardware.pools import device_variables
+from trainyard.spec.hardware.pools import training_variables
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import Gang
 from trainyard.steps.train.gang.pods.launch import PassedOver, clear, launch
@@ -225,7 +225,7 @@ def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str
         image=recipe.train.image or plan.image,
         command=_program("gang.pods.pod", options),
         min_workers=elastic.counts[0] if elastic else 0,
-        environment={**planned.environment, **device_variables(plan.pool), **variables},
+        environment={**planned.environment, **training_variables(plan.pool), **variables},
     )
     if plan.input_workers is None:
         return planned
