@@ -33,7 +33,7 @@ _GZIP_HEADER = 10  # bytes
 _SEEKING_CHUNK = 4 << 20  # chosen: maximum of unused bytes fetched after each column of a row group
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file: its name below the source's root, and a state that changes with its content.
 

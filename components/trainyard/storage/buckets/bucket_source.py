@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -33,7 +32,11 @@ def list_objects(uri: str, field: str = "data.path") -> tuple[str, list[Object],
             folder, expression = literal.rpartition("/")[0], globs.expression(pattern)
             listed = [item for item in bucket.list(literal).objects if expression.fullmatch(item.name)]
     prefix = f"{folder}/" if folder else ""
-    files = [replace(item, name=item.name.removeprefix(prefix)) for item in listed if not item.name.endswith("/")]
+    files = [
+        Object(item.name.removeprefix(prefix), item.bytes, item.checksum)
+        for item in listed
+        if not item.name.endswith("/")
+    ]
     files.sort(key=lambda item: item.name)
     visible: list[Object] = []
     hidden: list[Object] = []

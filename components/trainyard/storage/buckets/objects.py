@@ -94,7 +94,7 @@ def content_type(name: str) -> str:
 _PLAIN: dict[Kind, type[Exception]] = {Kind.MISSING: Missing, Kind.CHANGED: Changed, Kind.PAST_END: PastEnd}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Object:
     """An object: its name in the bucket, its size, and the store's checksum (CRC32C or ETag)."""
 
