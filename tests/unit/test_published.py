@@ -1,15 +1,15 @@
-"""The planner against published speeds of ResNet-50; docs/experiments/published.md is written from the same table."""
+"""The planner against published speeds of ResNet-50; docs/explanation/planning.md has the same table."""
 
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from page_block import require_block
 
 from trainyard.spec.hardware.catalog import catalog
 from trainyard_control.planning import cost, history
@@ -23,38 +23,15 @@ from trainyard_control.planning.hardware import (
 from trainyard_control.planning.plan import CLASSES
 
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
-PAGE = Path(__file__).parents[2] / "docs" / "experiments" / "published.md"
 IMAGENET = 1_281_167
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
 RUNS: list[dict[str, Any]] = TABLE["runs"]
 HELD_OUT = [run for run in RUNS if not run.get("tuned")]
-ABOUT = """\
-# The planner against published figures
-
-Training speeds of ResNet-50 on images of 224 pixels: published, and predicted by `trainyard plan` without any recorded
-run. The planner's one constant for accelerators, their utilization, is the geometric mean over the runs marked *tuned*.
-Every published speed is in its 80 % interval. A test creates this page from `tests/unit/published.yaml`, which has each
-run with its batch and its source's file.
-
-| hardware | precision | devices | published, images/s | error | sources |
-| --- | --- | --- | --- | --- | --- |
-"""
-
-
 # The argument for accelerators, as it is told: images a second of a pod, minutes to train there, days on one GPU. No
 # source of these three was found that can be read. Hardware and batch are those that it may mean.
 POD_SPEED, POD_MINUTES, GPU_DAYS = 77_000, 30, 7
 PODS = [("tpu-v2", 64, 8192), ("tpu-v3-slice", 64, 16384), ("tpu-v2", 256, 32768)]
 GPUS = [("nvidia-tesla-k80", 64, "float32"), ("nvidia-tesla-p100", 64, "float32"), ("nvidia-tesla-v100", 256, "auto")]
-ARGUMENT = """
-## The three claimed figures
-
-*77,000 images/s on a TPU pod (v2.5 or v3), 30 minutes to train there, and over a week on one GPU.* The claim does not
-name the pod's size or the GPU. The plan for some candidates, with 80 % intervals:
-
-| figure | the plan for | predicted | inside |
-| --- | --- | ---: | --- |
-"""
 
 
 def predicted(run: dict[str, Any]) -> float:
@@ -120,27 +97,24 @@ def test_every_run_names_its_source_and_hardware_of_the_catalog() -> None:
         assert run["hardware"] in catalog().accelerators and math.isfinite(run["speed"])
 
 
-def argued() -> list[tuple[str, str, float, float, float, bool]]:
-    """Return a row for each figure and each hardware: the figure, the hardware, predicted, low, high, inside."""
-    images, rows = 90 * IMAGENET, []
+def argued() -> dict[tuple[str, str], bool]:
+    """Return whether each figure lies in the interval of each hardware."""
+    images, verdicts = 90 * IMAGENET, {}
     for hardware, devices, batch in PODS:
         rate = predicted({"hardware": hardware, "devices": devices, "batch": batch, "precision": "auto"})
-        known = history.factor(hardware, "resnet50", [])
-        ends, setup = (rate / known.high, rate / known.low), f"{hardware}, {devices} chips"
-        minutes = [images / speed / 60 for speed in (rate, *reversed(ends))]
-        rows.append((f"{POD_SPEED:,} images/s", setup, rate, *ends, ends[0] <= POD_SPEED <= ends[1]))
-        rows.append((f"{POD_MINUTES} minutes", setup, *minutes, minutes[1] <= POD_MINUTES <= minutes[2]))
+        known, setup = history.factor(hardware, "resnet50", []), f"{hardware}, {devices} chips"
+        low, high = rate / known.high, rate / known.low
+        verdicts[f"{POD_SPEED:,} images/s", setup] = low <= POD_SPEED <= high
+        verdicts[f"{POD_MINUTES} minutes", setup] = images / high / 60 <= POD_MINUTES <= images / low / 60
     for hardware, batch, precision in GPUS:
         rate = predicted({"hardware": hardware, "devices": 1, "batch": batch, "precision": precision})
-        known = history.factor(hardware, "resnet50", [])
-        days = [images / speed / 86400 for speed in (rate, rate / known.low, rate / known.high)]
-        rows.append(("over a week", f"one {hardware}, {precision}", *days, days[2] > GPU_DAYS))
-    order = ["images", "minutes", "week"]
-    return sorted(rows, key=lambda row: next(position for position, word in enumerate(order) if word in row[0]))
+        slowest = rate / history.factor(hardware, "resnet50", []).high
+        verdicts["over a week", f"one {hardware}, {precision}"] = images / slowest / 86400 > GPU_DAYS
+    return verdicts
 
 
 def test_the_arguments_figures_lie_in_the_intervals_of_a_part_of_a_pod_and_of_the_gpus_of_its_time() -> None:
-    verdicts = {(row[0], row[1]): row[-1] for row in argued()}
+    verdicts = argued()
     for setup in ("tpu-v2, 64 chips", "tpu-v3-slice, 64 chips"):
         assert verdicts["77,000 images/s", setup]
     assert verdicts["30 minutes", "tpu-v2, 64 chips"]
@@ -153,7 +127,7 @@ def test_the_arguments_figures_lie_in_the_intervals_of_a_part_of_a_pod_and_of_th
     ]
 
 
-def page() -> str:
+def table() -> str:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in RUNS:
         precision = "float32" if run["precision"] == "float32" else "mixed"
@@ -166,15 +140,12 @@ def page() -> str:
     ]
     sources = [f"- {name}: [{source['name']}]({source['address']})" for name, source in TABLE["sources"].items()]
     tuned = [run for run in RUNS if run.get("tuned")]
+    head = "| hardware | precision | devices | published, images/s | error | sources |\n" + "| --- " * 6 + "|"
     summary = (
         f"Median absolute error: **{100 * median(HELD_OUT):.0f} %** over {len(HELD_OUT)} held-out runs, "
         f"{100 * median(tuned):.0f} % over the {len(tuned)} tuned ones."
     )
-    figures = ARGUMENT + "\n".join(
-        f"| {figure} | {setup} | {_shown(expected)} ({_shown(low)}–{_shown(high)}) | {'yes' if yes else '**no**'} |"
-        for figure, setup, expected, low, high, yes in argued()
-    )
-    return "\n".join([ABOUT + "\n".join(rows), "", summary, "", *sources, figures, ""])
+    return "\n".join([head, *rows, "", summary, "", *sources, ""])
 
 
 def _range(values: list[float], form: str) -> str:
@@ -182,13 +153,5 @@ def _range(values: list[float], form: str) -> str:
     return " to ".join(ends)
 
 
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2g}"
-
-
 def test_the_page_says_what_the_planner_predicts_today() -> None:
-    written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    _, mark, notes = written.partition("\n## Known errors")
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        PAGE.write_text(page() + mark + notes, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8").partition("\n## Known errors")[0] == page()
+    require_block("explanation/planning.md", "published", table())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from page_block import DOCS, require_block
 from report_folders import training_with
 from typer.testing import CliRunner
 
@@ -35,9 +36,6 @@ from trainyard_control.planning.scaling import (
     simulated,
 )
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "experiments" / "scaling.md"
-MARK = "\n## Results\n"
 RESNET = cost.named("resnet50", (224, 224, 3), 1000)
 STEADY = Parts(examples=100, compute=1.0, jitter=0.0)
 
@@ -251,47 +249,20 @@ def test_published_efficiencies_are_met_within_15_points() -> None:
     assert [run.title for run in PUBLISHED if abs(efficiency(run, OVERLAP) - run.efficiency) > 0.15] == []
 
 
-def page() -> str:
-    ours = "\n".join(
+def test_the_page_says_what_the_simulation_gives_today() -> None:
+    ours = [
         f"| `{row.network}` | {row.parts} | {gang_of_two(row):.1f} | {100 * (gang_of_two(row) / row.gang - 1):+.0f} % |"
         for row in measured()
-    )
-    theirs = "\n".join(
+    ]
+    head = "| network | parts | simulated | error |\n| --- | ---: | ---: | ---: |"
+    require_block("explanation/planning.md", "simulated", "\n".join([head, *ours, ""]))
+    theirs = [
         f"| {run.title} | {run.source} | {run.workers} | {run.efficiency:.0%} | {efficiency(run, OVERLAP):.0%} | "
         f"{efficiency(run, 0.0):.0%} |"
         for run in PUBLISHED
+    ]
+    head = (
+        "| run | source | workers | published | simulated, overlapped | simulated, after |\n"
+        "| --- | --- | ---: | ---: | ---: | ---: |"
     )
-    return f"""\
-# Scaling by simulation
-
-`trainyard plan --scale 512` simulates 1, 2, 4 … 512 workers. **The only gang of more than two that was measured is [one
-of four half cores](../benchmarks.md#two-workers-against-one).** This page, which a test creates, compares the
-simulation with measurements and with published curves.
-
-## Against two workers
-
-Milliseconds per part of a step, simulated from the time of two independent workers and of the all-reduce alone in [the
-benchmark](../benchmarks.md#two-workers-against-one), and the error against the measured gang:
-
-| network | parts | simulated | error |
-| --- | ---: | ---: | ---: |
-{ours}
-
-## Against published curves
-
-Efficiency is the speed of all workers, divided by the speed of one and their number. The simulation uses the published
-speed of one worker, the gradient bytes, half of the network's bandwidth, and 2 % jitter. *Overlapped*: the all-reduce
-runs during the backward pass (two thirds of a step). *After*: Trainyard's loop.
-
-| run | source | workers | published | simulated, overlapped | simulated, after |
-| --- | --- | ---: | ---: | ---: | ---: |
-{theirs}
-"""
-
-
-def test_the_page_says_what_the_simulation_gives_today() -> None:
-    written = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    _, mark, notes = written.partition(MARK)
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        PAGE.write_text(page() + mark + notes, encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8").partition(MARK)[0] == page()
+    require_block("explanation/planning.md", "scaling", "\n".join([head, *theirs, ""]))

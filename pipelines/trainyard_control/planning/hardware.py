@@ -33,7 +33,7 @@ FORWARD_PASSES = 2  # the first two of them, if neither the layer nor those befo
 # written. One that does not learn is read once.
 WEIGHT_PASSES = 8
 # Utilization of published runs: the geometric mean over the twelve runs of ResNet-50 on V100 and
-# A100 that docs/experiments/published.md marks as tuned on. It was fitted to no other.
+# A100 that docs/explanation/planning.md marks as tuned on. It was fitted to no other.
 DEVICE_UTILISATION = 0.77
 # Measured here: mobilenet_v3_small and cnn_small on two cores, see docs/benchmarks.md.
 CPU_UTILISATION = 0.6

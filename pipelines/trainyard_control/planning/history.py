@@ -38,7 +38,7 @@ MAX_RUNS = 200  # chosen: maximum number of recorded runs read per recipe, the l
 BUCKET_SECONDS = 1.2  # chosen: a plan answers within two seconds, even if a bucket is slow
 # Standard deviations of those logarithms, chosen, because there are too few runs to estimate them.
 HARDWARE = {"published": 0.25, "gpu": 0.35, "tpu": 0.5, "CPU": 0.5}
-# Hardware whose published runs the roofline predicts within 25 %, see docs/experiments/published.md.
+# Hardware whose published runs the roofline predicts within 25 %, see docs/explanation/planning.md.
 PUBLISHED = (
     "nvidia-tesla-v100",
     "nvidia-tesla-p100",
