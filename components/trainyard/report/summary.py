@@ -164,8 +164,8 @@ def summarize(
 
 def _data(examples: Examples) -> dict[str, Any]:
     counts: dict[str, Any] = {split: files.examples for split, files in examples.splits.items()}
-    others = {"quarantined": examples.quarantined, "unselected": examples.unselected}
-    return counts | others | {"fingerprint": examples.fingerprint}
+    left_out = {"quarantined": examples.quarantined, "unselected": examples.unselected}
+    return counts | left_out | {"fingerprint": examples.fingerprint}
 
 
 def _exports(exports: Exports, outputs: Outputs) -> list[dict[str, Any]]:

@@ -162,15 +162,16 @@ def _zscored(data: Data) -> dict[str, _Impute]:
 
 
 def _imputed(feature: Numeric) -> _Impute:
+    """Return what a z-score has for missing values, a number on the scale on which it is learned."""
     impute = feature.impute
-    return (
-        math.copysign(math.log1p(abs(impute)), impute) if _is_log(feature) and not isinstance(impute, str) else impute
-    )
+    if isinstance(impute, str) or not _is_log(feature):
+        return impute
+    return math.copysign(math.log1p(abs(impute)), impute)
 
 
 def _numeric(name: str, feature: Numeric, learned: _Learned) -> tf.Tensor:
     """Impute, then scale by what the known values say."""
-    filled = learned.filled(name, _imputed(feature))
+    filled = learned.filled(name, feature.impute)
     if feature.scale == "minmax":
         low, high = learned.range(name)
         return tf.cast(tf.math.divide_no_nan(filled - low, high - low), tf.float32)
