@@ -21,7 +21,7 @@ from trainyard.quality.figures import page, spark
 from trainyard.quality.images import hash_gray, near_duplicates
 from trainyard.quality.inspect import inspect, inspect_recipe
 from trainyard.quality.recipe_check import check_first
-from trainyard.quality.tables import hashes, tables
+from trainyard.quality.tables import hashes, samples, tables
 from trainyard.quality.tables.columns import counted, merged
 from trainyard.readers import csv_rows
 from trainyard.spec.recipe import Recipe
@@ -236,7 +236,7 @@ def test_a_histogram_depends_neither_on_the_order_nor_on_the_batches() -> None:
 
 
 def test_beyond_its_size_a_sample_of_hashes_estimates() -> None:
-    exact, small = hashes.HashSample(), hashes.HashSample(1 << 10)
+    exact, small = samples.HashSample(), samples.HashSample(1 << 10)
     for start in range(0, 100_000, 10_000):
         rows = np.arange(start, start + 10_000)
         values = hashes.hash_numbers(rows % 40_000 * 1.0)
@@ -249,7 +249,7 @@ def test_beyond_its_size_a_sample_of_hashes_estimates() -> None:
 def test_conflicts_are_estimated_by_the_same_rows_with_and_without_the_label() -> None:
     """The difference of two estimates of millions would be thousands where there are none."""
     draws = np.random.default_rng(0)
-    none, some = hashes.ConflictSample(1 << 10), hashes.ConflictSample(1 << 10)
+    none, some = samples.ConflictSample(1 << 10), samples.ConflictSample(1 << 10)
     for _ in range(10):
         features, labels = draws.integers(0, 1 << 63, (2, 10_000), np.uint64)
         none.add(features, labels)

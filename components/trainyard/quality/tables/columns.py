@@ -19,7 +19,8 @@ from trainyard.quality.figures import format_value
 from trainyard.quality.profile import ColumnProfile, ColumnType, foreign_kind
 from trainyard.quality.tables import hashes
 from trainyard.quality.tables.cells import Cells
-from trainyard.quality.tables.hashes import Hashes, HashSample
+from trainyard.quality.tables.hashes import Hashes
+from trainyard.quality.tables.samples import HashSample
 from trainyard.values.columns import word_texts
 from trainyard.values.patterns import MISSING
 from trainyard.values.text import alike, number

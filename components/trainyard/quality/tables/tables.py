@@ -22,7 +22,8 @@ from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, cells
 from trainyard.quality.tables.columns import ColumnCounter, with_same_words
 from trainyard.quality.tables.formulas import with_derived, without_declared_rows
-from trainyard.quality.tables.hashes import ConflictSample, HashSample, combined, mixed
+from trainyard.quality.tables.hashes import combined, mixed
+from trainyard.quality.tables.samples import ConflictSample, HashSample
 from trainyard.readers import formats
 from trainyard.readers.csv_rows import find_delimiter
 from trainyard.readers.parquet_rows import is_readable
