@@ -1,8 +1,15 @@
 """Fetches files of a bucket folder ahead of their readers, in the order of use, within the limit of the cache.
 
-If they do not all fit the cache, those used latest are removed and fetched again in time. The processes of this machine
-share the local copies. A file appears complete and verified, by a rename. A process holds a shared lock (flock) on each
-file until it releases it or ends, even by a kill. Unlocked files make room for others.
+    absent --take--> FETCHING --arrived--> AHEAD --open--> read, until its reader has opened `cycle` more files
+      ^                 |                    |                |
+      |                 +--failed--> FAILED  |                |
+      +---------------- released <-----------+----------------+
+                                   give way, if a file that a reader waits for finds no room
+
+A file that a reader waits for is taken before all others, even if it FAILED; its failure is then the reader's. This
+process holds a shared lock (flock) on each file that is AHEAD or read, until it is released or the process ends, even
+by a kill. Other processes of the machine read the same files. A file appears complete and verified, by a rename.
+Unlocked files make room for others, those used latest first, and are fetched again in time.
 """
 
 from __future__ import annotations
@@ -15,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from enum import Enum, auto
 from pathlib import Path
 from types import TracebackType
 
@@ -30,10 +38,15 @@ _RECHECK_SECONDS = 1.0  # chosen: how long until other processes' files may have
 _PARTIAL = ".partial"
 
 
+class _State(Enum):
+    FETCHING, AHEAD, FAILED = auto(), auto(), auto()
+
+
 class FileStream:
     """Files of a committed folder. Readers `open` them; threads fetch them ahead, in the order given to `follow`.
 
-    waiting: called about every second while a reader waits.
+    waiting: called about every second while a reader waits. error: of a fetch that a reader waited for; no file is
+    fetched after it. fetched: how many files were, repeated fetches included.
     """
 
     def __init__(self, uri: str, files: CachedFiles) -> None:
@@ -42,25 +55,20 @@ class FileStream:
         self.error: Exception | None = None
         self.fetched = 0
         self._files = files
-        self._changed = threading.Condition()
-        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()  # guards what follows
         self._closed = False
+        self._states: dict[str, _State] = {}
+        self._wanted: Counter[str] = Counter()  # by readers that wait
+        self._reading: dict[Hashable, deque[str]] = {}
         self._epochs: Iterator[list[str]] = iter(())
         self._plan: list[str] = []  # the files in the order of use, of this epoch and the next
         self._ahead_limit = _LEAST_AHEAD
-        self._wanted: Counter[str] = Counter()  # by readers that wait
-        self._ahead: set[str] = set()  # held, and not opened since
-        self._reading: dict[Hashable, deque[str]] = {}
-        self._fetching: set[str] = set()
-        self._failed: set[str] = set()
-        self._pressed = 0  # threads that fetch what a reader waits for, and found no room
+        self._urgent = 0  # threads that fetch what a reader waits for, and found no room
         self._bytes, self._seen, self._start = 0, set[str](), time.monotonic()
 
     def __enter__(self) -> FileStream:
         for number in range(_THREADS):
-            thread = threading.Thread(target=self._fetch_files, daemon=True, name=f"fetch-{number}")
-            self._threads.append(thread)
-            thread.start()
+            threading.Thread(target=self._fetch_files, daemon=True, name=f"fetch-{number}").start()
         return self
 
     def __exit__(
@@ -68,10 +76,7 @@ class FileStream:
     ) -> None:
         with self._changed:
             self._closed = True
-            self._ahead.clear()
-            self._reading.clear()
-            self._release_unused()
-            self._changed.notify_all()
+            self._stop_reading()
 
     @property
     def files(self) -> int:
@@ -82,10 +87,7 @@ class FileStream:
         """Fetch in the order of `epochs`, lists of names, for this number of `readers`."""
         with self._changed:
             self._epochs, self._plan, self._ahead_limit = epochs, [], max(_LEAST_AHEAD, 2 * readers)
-            self._ahead.clear()
-            self._reading.clear()
-            self._release_unused()
-            self._changed.notify_all()
+            self._stop_reading()
 
     def open(self, name: str, reader: Hashable, cycle: int) -> Path:
         """Return the path of the file `name` once it is local; it stays until `reader` opens `cycle` more files.
@@ -101,7 +103,7 @@ class FileStream:
             self._release_unused()
             self._changed.notify_all()
             try:
-                while not self._files.holds(name) or name in self._fetching:
+                while not self._files.holds(name) or self._states.get(name) is _State.FETCHING:
                     if self.error:
                         raise self.error
                     if self._closed:
@@ -110,7 +112,7 @@ class FileStream:
                     self.waiting()
             finally:
                 self._wanted -= Counter([name])
-            self._ahead.discard(name)
+            self._states.pop(name, None)
             opened.append(name)
             if name in self._plan:
                 self._plan.remove(name)
@@ -121,85 +123,94 @@ class FileStream:
         """Remove local files that differ from the manifest, and return their names."""
         return self._files.discard_damaged()
 
-    def _release_unused(self) -> None:
-        reading = {name for names in self._reading.values() for name in names}
-        self._files.release(self._files.names() - reading - self._ahead - self._fetching - set(self._wanted))
-
     def _fetch_files(self) -> None:
         try:
-            while task := self._next_task():
+            while task := self._take():
                 self._fetch(*task)
         except Exception as error:  # noqa: BLE001 - else readers would wait forever
             with self._changed:
                 self.error = error
                 self._changed.notify_all()
 
-    def _next_task(self) -> tuple[str, bool, dict[str, int]] | None:
-        """Return the next file, whether a reader waits for it, and the coming uses; None at the end."""
+    def _take(self) -> tuple[str, bool, dict[str, int]] | None:
+        """Wait for a file to fetch; return it, whether a reader waits for it, and the coming uses; None at the end."""
         with self._changed:
             while not self._closed:
-                if file := self._next_file():
-                    self._fetching.add(file[0])
-                    return *file, self._uses()
+                name = None if self.error else self._first_wanted() or self._first_planned()
+                if name:
+                    self._states[name] = _State.FETCHING
+                    uses = {other: len(self._plan) - at for at, other in enumerate(reversed(self._plan), 1)}
+                    return name, name in self._wanted, uses
                 self._changed.wait()
         return None
 
-    def _fetch(self, name: str, urgent: bool, uses: dict[str, int]) -> None:
-        fetched, failure = None, None
+    def _first_wanted(self) -> str | None:
+        return next((name for name in self._wanted if self._is_absent(name)), None)
+
+    def _first_planned(self) -> str | None:
+        if self._urgent or len(self._in(_State.AHEAD, _State.FETCHING)) >= self._ahead_limit:
+            return None
+        while len(self._plan) < 2 * self.files and (epoch := next(self._epochs, None)) is not None:
+            self._plan.extend(epoch)
+        failed = self._in(_State.FAILED)
+        return next((name for name in self._plan if self._is_absent(name) and name not in failed), None)
+
+    def _fetch(self, name: str, wanted: bool, uses: dict[str, int]) -> None:
         try:
-            fetched = self._files.fetch(name, uses, -1 if urgent else uses.get(name, -1))
-            if fetched is None and urgent:
-                with self._without_ahead():
+            fetched = self._files.fetch(name, uses, -1 if wanted else uses.get(name, -1))
+            if fetched is None and wanted:
+                with self._given_way():
                     fetched = self._files.fetch(name, uses, -1, forced=True)
         except Exception as error:  # noqa: BLE001 - it is raised where the file is wanted
-            failure = error
+            with self._changed:
+                self._states[name] = _State.FAILED
+                self.error = error if name in self._wanted else self.error
+                self._changed.notify_all()
+            return
         with self._changed:
-            self._fetching.discard(name)
-            if failure is not None:
-                # A file fetched ahead is tried again when a reader wants it.
-                self._failed.add(name)
-                self.error = failure if name in self._wanted else self.error
-            elif fetched is None:
+            if fetched is None:
+                del self._states[name]
                 self._changed.wait(_RECHECK_SECONDS)
             else:
-                self._failed.discard(name)
-                self._ahead.add(name)
+                self._states[name] = _State.AHEAD
                 self._count(name, fetched)
             self._changed.notify_all()
 
     @contextmanager
-    def _without_ahead(self) -> Iterator[None]:
+    def _given_way(self) -> Iterator[None]:
         """Release files fetched ahead, and fetch none ahead while the block runs."""
         with self._changed:
-            self._pressed += 1
-            while self._fetching - set(self._wanted):
+            self._urgent += 1
+            while self._in(_State.FETCHING) - set(self._wanted):
                 self._changed.wait()
-            self._ahead.clear()
+            self._forget(_State.AHEAD)
             self._release_unused()
         try:
             yield
         finally:
             with self._changed:
-                self._pressed -= 1
+                self._urgent -= 1
 
-    def _next_file(self) -> tuple[str, bool] | None:
-        """Return the file to fetch and whether a reader waits for it; None if nothing is to be fetched."""
-        if self.error:
-            return None
-        for name in self._wanted:
-            if not self._files.holds(name) and name not in self._fetching:
-                return name, True
-        if self._pressed or len(self._ahead) + len(self._fetching) >= self._ahead_limit:
-            return None
-        while len(self._plan) < 2 * self.files and (epoch := next(self._epochs, None)) is not None:
-            self._plan.extend(epoch)
-        for name in self._plan:
-            if not self._files.holds(name) and name not in self._fetching and name not in self._failed:
-                return name, False
-        return None
+    def _stop_reading(self) -> None:
+        self._forget(_State.AHEAD)
+        self._reading.clear()
+        self._release_unused()
+        self._changed.notify_all()
 
-    def _uses(self) -> dict[str, int]:
-        return {name: len(self._plan) - number for number, name in enumerate(reversed(self._plan), 1)}
+    def _release_unused(self) -> None:
+        reading = {name for names in self._reading.values() for name in names}
+        used = reading | self._in(_State.AHEAD, _State.FETCHING) | set(self._wanted)
+        self._files.release(self._files.names() - used)
+
+    def _is_absent(self, name: str) -> bool:
+        return not self._files.holds(name) and self._states.get(name) is not _State.FETCHING
+
+    def _in(self, *states: _State) -> set[str]:
+        return {name for name, state in self._states.items() if state in states}
+
+    def _forget(self, state: _State) -> None:
+        for name in self._in(state):
+            del self._states[name]
 
     def _count(self, name: str, fetched: bool) -> None:
         self._seen.add(name)
@@ -255,13 +266,12 @@ class CachedFiles:
                         partial.rename(final)
                     cache.lock(lock, fcntl.LOCK_SH, final)
                     if cache.is_at(lock, final):  # else it was removed between the two locks
-                        self._locks[name], lock = lock, -1
+                        self._locks[name] = os.dup(lock)  # the lock is that of both descriptors
                         return True
                 finally:
-                    if lock >= 0:
-                        if cache.is_at(lock, partial):
-                            partial.unlink()
-                        os.close(lock)
+                    if cache.is_at(lock, partial):
+                        partial.unlink()
+                    os.close(lock)
         return False
 
     def release(self, names: Collection[str]) -> None:
