@@ -16,7 +16,7 @@ from trainyard.spec.recipe import Data, Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected
-from trainyard.steps.preprocess.parts import SortedRunWriter
+from trainyard.steps.preprocess.parts import Parts, PartWriter
 from trainyard.steps.preprocess.readers.files import find_files
 from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH, record_batch
 from trainyard.steps.preprocess.repeats import Repeated
@@ -34,9 +34,8 @@ def collected(train=None, evaluation=None, test=None, bad=0, repeated=()) -> Col
     splits = {"train": train or EVEN, "eval": evaluation or EVEN, "test": test or EVEN}
     return Collected(
         name="",
-        work=TaskStore(""),
         bytes=0,
-        parts=[],
+        parts=Parts(TaskStore("")),
         splits={
             split: SplitSummary(examples=sum(labels.values()), labels={k: v for k, v in labels.items() if v})
             for split, labels in splits.items()
@@ -126,7 +125,7 @@ def test_a_batch_without_rows_counts_nothing(kind):
     assert {numbers.count for numbers in summary.numbers.values()} <= {0} and set(targets) <= set(summary.numbers)
     assert conformity(rows, recipe.data) == Conformity()
     assert len(split_by_class(rows["label"], np.zeros(0, np.uint64), {})) == 0
-    assert list(SortedRunWriter(TaskStore(""), "p").add(assigned)) == []
+    assert list(PartWriter(TaskStore(""), "p").add(assigned)) == []
 
 
 @pytest.mark.parametrize("kind", LABELS)

@@ -15,7 +15,7 @@ from split_rows import split_rows
 from trainyard.contract.document import SPLITS, Split
 from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.parts import SortedRunWriter
+from trainyard.steps.preprocess.parts import PartWriter
 from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH, Record, record_batch
 from trainyard.steps.preprocess.shards import count_shards, plan_layout
 from trainyard.steps.preprocess.split import assign, identity_draws, numbers_of, order_keys
@@ -113,7 +113,7 @@ def test_a_file_that_a_fraction_leaves_no_rows_of_makes_no_part(tmp_path):
     split = {"by": "column", "column": "by"}
     data = Data.model_validate({"format": "csv", "path": "-", "features": {"n": {"type": "numeric"}}, "split": split})
     rows, _ = assign(record_batch([Record("0", "a", {"n": 0.0}, bytes(32), {}, "eval")], data), 1, data)
-    writer = SortedRunWriter(TaskStore(str(tmp_path)), "x")
+    writer = PartWriter(TaskStore(str(tmp_path)), "x")
     assert [*writer.add(rows.slice(0, 0)), *writer.flush()] == [] and writer.parts == []
     assert [len(part) for _, part in (*writer.add(rows), *writer.flush())] == [0, 1, 0]
 

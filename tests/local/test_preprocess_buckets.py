@@ -285,7 +285,7 @@ def test_a_store_that_does_not_answer_is_said_within_seconds(store, monkeypatch)
 
 
 def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkeypatch, tmp_path):
-    from trainyard.steps.preprocess.attempt_dir import AttemptDir
+    from trainyard.steps.preprocess.attempt import Attempt
     from trainyard.steps.preprocess.collect import collect
     from trainyard.steps.preprocess.readers.files import Files
 
@@ -294,7 +294,7 @@ def test_a_worker_that_loses_the_store_makes_the_run_one_to_repeat(store, monkey
     root = f"{store.scheme}://data/pets"
     path = f"{root}/dog/0.png"
     with pytest.raises(TransientError, match=rf"^{path}: cannot be reached .*same command again\.$"):
-        collect(recipe(IMAGES, root), Files(root, {path: ("state", 1)}), None, AttemptDir(tmp_path), "")
+        collect(recipe(IMAGES, root), Files(root, {path: ("state", 1)}), None, Attempt(tmp_path))
 
 
 @pytest.mark.parametrize(

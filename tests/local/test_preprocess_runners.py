@@ -143,27 +143,25 @@ def test_a_pipeline_may_take_longer_than_an_answer_of_its_job_server(flag, secon
 
 
 def test_workers_that_do_not_see_the_output_folder_are_noticed(tmp_path):
-    from trainyard.beam.tasks import run_tasks
-    from trainyard.steps.preprocess.collect import _Collect, _read_result, _Task
+    from trainyard.steps.preprocess.attempt import Attempt
+    from trainyard.steps.preprocess.collect import collect
     from trainyard.steps.preprocess.readers.files import Files
-    from trainyard.steps.preprocess.readers.sources import Reader
-    from trainyard.steps.preprocess.task_store import TaskStore
 
     gone = str(tmp_path / "gone")
     sentence = (
         rf"^{gone}: Beam's workers do not see this folder of the step\. Mount one volume .* bucket .* runner direct\.$"
     )
-    collect = _Collect(recipes.load("digits"), Reader(recipes.load("digits"), Files("", {}), None), TaskStore(gone))
+    files = Files(str(tmp_path), {f"{tmp_path}/0/0.png": ("state", 1)})
     server = LocalJobServicer()
     port = server.start_grpc_server()
     try:
         for options in ("", f"--runner=PortableRunner --environment_type=LOOPBACK --job_endpoint=localhost:{port}"):
             with pytest.raises(ConfigurationError, match=sentence):
-                run_tasks(collect, lambda: [("0", _Task([]))], options, 0, __name__)
+                collect(recipes.load("digits"), files, None, Attempt(Path(gone), options))
     finally:
         server.stop()
     with pytest.raises(ConfigurationError, match=sentence):
-        _read_result(TaskStore(gone), "0")
+        Attempt(Path(gone)).result("0")
 
 
 @pytest.mark.skipif(shutil.which("prism") is None, reason="Beam's Prism runner is not on the PATH")

@@ -1,9 +1,16 @@
 """The first pipeline: reads, checks and splits the records, and counts what the run is judged by.
 
-The records go in tasks: a file of many, a piece of a large one, or some hundred images. A task leaves its rows in parts
-and, last and under its final name at once, a document of what it found. The results are merged in the order of the
-tasks, so that they do not depend on who did which, nor on which attempt. If rows then change their split, as
-`split.final_splits` says, there are tasks after these, one a part.
+    files ──> tasks: some hundred images, a table, or a piece of a large one
+                │ _Read: rows with a split; what is not usable goes to the task's document
+                v
+              parts and documents (`parts`, `attempt`) ──> merged in the order of the tasks
+                │ final_splits: splits that one row cannot know, such as a share of a class
+                v
+              one task a part, _SplitAgain: the same rows, sorted anew; only if rows change their split
+                v
+              Collected
+
+The order of the tasks is that of the files, so the result depends neither on who did which task, nor on which attempt.
 """
 
 from __future__ import annotations
@@ -15,14 +22,11 @@ import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from trainyard import events
 from trainyard.beam import progress
@@ -34,9 +38,9 @@ from trainyard.quality.conformity import Conformity
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import near_duplicates
-from trainyard.steps.preprocess.attempt_dir import AttemptDir, digests
+from trainyard.steps.preprocess.attempt import Attempt, TaskResult, digests
 from trainyard.steps.preprocess.near_duplicates import with_hashes
-from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, SortedRunWriter, buckets
+from trainyard.steps.preprocess.parts import Part, Parts, PartWriter
 from trainyard.steps.preprocess.readers.files import Files
 from trainyard.steps.preprocess.readers.records import Unselected
 from trainyard.steps.preprocess.readers.sources import Reader, pieces
@@ -44,28 +48,26 @@ from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.steps.preprocess.repeats import Repeated, Repeats, find_repeated
 from trainyard.steps.preprocess.split import Numbers, assign, final_splits, rewrites, with_splits
 from trainyard.steps.preprocess.statistics import SplitSummary, Summary, conformity
-from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.storage.tar import is_archive
 
 _EXAMPLES_SHOWN = 5
+_SPLITS = ".splits"  # suffix of the numbers of the final splits of a part
 _IMAGES = 512  # chosen: images a task on average, some seconds of work
-_DONE = "done"
 
 
 @dataclass(frozen=True)
 class Collected:
     """The result of the first pipeline.
 
-    work, parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
+    parts: where the rows are, for the second one. name: a digest of all that they depend on. ignored: the
     files that are not of the format. bytes: of the files that are. is_folder: images have the
     class of their folder. deeper_folders: those in class folders. is_split_by_row: equal rows lie in different splits.
     rare_classes: dropped ones, with their counts. unselected: how many rows `data.where` leaves out.
     """
 
-    work: TaskStore
+    parts: Parts
     name: str
     bytes: int
-    parts: list[SortedRun]
     splits: dict[Split, SplitSummary]
     bad: list[BadRow]
     repeated: list[Repeated]
@@ -80,30 +82,13 @@ class Collected:
     rare_classes: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
-class _Result:
-    """The result of one task; fatal: sentences about files that cannot be read at all."""
-
-    __pydantic_config__ = ConfigDict(ser_json_inf_nan="constants")
-
-    parts: list[SortedRun] = field(default_factory=list)
-    splits: dict[Split, Summary] = field(default_factory=dict)
-    bad: list[BadRow] = field(default_factory=list)
-    unselected: int = 0
-    fatal: list[str] = field(default_factory=list)
-    conformity: Conformity = field(default_factory=Conformity)
-
-
-_RESULT = TypeAdapter(_Result)
-_SplitRows = tuple[
-    pa.RecordBatch, dict[Split, int]
-]  # rows as a SortedRunWriter takes them, and the digests of each split
-_Work = TypeVar("_Work")
+_Rows = tuple[pa.RecordBatch, dict[Split, int]]  # as a PartWriter takes them, and the digests of each split
+_Task = TypeVar("_Task")
 
 
 @dataclass(frozen=True)
-class _Task:
-    """The input of one task: files, or a piece of a table."""
+class _Source:
+    """What one task reads: files, or a piece of a table."""
 
     paths: list[str]
     piece: Piece = WHOLE
@@ -114,150 +99,131 @@ class _Task:
         return len(self.paths) if self.piece.end is None else 0
 
 
-def collect(recipe: Recipe, files: Files, dataset: Dataset | None, space: AttemptDir, beam_options: str) -> Collected:
-    """Leave every good record where `space` says, but for what was kept of them, and return what was counted.
+def collect(recipe: Recipe, files: Files, dataset: Dataset | None, attempt: Attempt) -> Collected:
+    """Leave every good record in the `attempt`, but for what was kept of them, and return what was counted.
 
     Raises `DataError` that names the file if one is wrong as a whole, `ConfigurationError` if the workers do not
     see the folder.
     """
-    work = space.work
-    tasks = _tasks(recipe, files, dataset)
-    name = digests(recipe, [list(tasks)])[0]
-    with progress.reported(len(files.paths), "files", lambda: _finished(tasks, work)):
-        read = _Collect(recipe, Reader(recipe, files, dataset), work)
-        results = _results(read, tasks, space, beam_options, files.bytes)
-    found = _conformity(results)
-    fatal = sorted({sentence for result in results for sentence in result.fatal})
-    if fatal:
-        raise DataError(*fatal[:_EXAMPLES_SHOWN])
-    bad = (*files.bad, *(item for result in results for item in result.bad))
-    unselected = sum(result.unselected for result in results)
-    parts = [part for result in results for part in result.parts]
-    repeated = find_repeated(parts, work)
+    sources = _sources(recipe, files, dataset)
+    name = digests(recipe, [list(sources)])[0]
+
+    def files_read() -> int:
+        return sum(sources[task].files for task in attempt.done() & sources.keys())
+
+    with progress.reported(len(files.paths), "files", files_read):
+        read = _Read(recipe, attempt, Reader(recipe, files, dataset))
+        result = _run(read, sources, files.bytes)
+    if result.fatal:
+        raise DataError(*sorted(set(result.fatal))[:_EXAMPLES_SHOWN])
+    parts, summaries = Parts(attempt.work, result.parts), result.splits
+    repeated = find_repeated(parts)
     repeats = Repeats.from_parts(parts, repeated)
-    splits = final_splits(parts, work, recipe, repeats)
+    splits = final_splits(parts, recipe, repeats)
     if splits is not None:
-        results = _split_again(recipe, splits, parts, name, space, beam_options, files.bytes)
-        parts = [part for result in results for part in result.parts]
-        repeated = find_repeated(parts, work)
+        again = _split_again(recipe, attempt, splits, parts, name, files.bytes)
+        parts, summaries = Parts(attempt.work, again.parts), again.splits
+        repeated = find_repeated(parts)
     is_folder = recipe.data.format == "image_folder" and recipe.data.labels_file is None
     return Collected(
-        work=work,
+        parts=parts,
         name=name,
         bytes=files.bytes,
-        parts=parts,
-        splits={split: _summary(split, results, parts, work, recipe.data.samples) for split in SPLITS},
-        bad=sorted(bad, key=lambda item: (item.key, item.reason)),
-        unselected=unselected,
+        splits={
+            split: summaries.get(split, Summary()).document(parts.bucket_counts(split), recipe.data.samples)
+            for split in SPLITS
+        },
+        bad=sorted([*files.bad, *result.bad], key=lambda item: (item.key, item.reason)),
+        unselected=result.unselected,
         repeated=sorted(repeated, key=lambda item: item.sources),
         window=files.window,
         ignored=files.ignored,
         is_folder=is_folder,
         deeper_folders=tuple(files.deeper_folders) if is_folder else (),
         is_split_by_row=recipe.data.hashes_rows and repeats.are_natural,
-        conformity=found,
-        near=tuple(near_duplicates.warnings(parts, work)) if recipe.data.near_duplicates else (),
+        conformity=result.conformity,
+        near=tuple(near_duplicates.warnings(parts)) if recipe.data.near_duplicates else (),
     )
 
 
 def _split_again(
-    recipe: Recipe,
-    splits: dict[str, Numbers],
-    parts: list[SortedRun],
-    name: str,
-    space: AttemptDir,
-    beam_options: str,
-    data_bytes: int,
-) -> list[_Result]:
-    """Write the `parts` again with their final `splits`, and return the content of each split.
-
-    name: a digest of all that was read, for every row may depend on all.
-    """
-    work = space.work
-    for part in parts:
-        work.write(_splits_file(part), partial(_write_numbers, splits[part.name]))
-    tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts)), parts, strict=True))
-    examples = {name: sum(part.rows.values()) for name, part in tasks.items()}
-    events.emit("splitting", by=recipe.data.split.by, examples=sum(examples.values()))
+    recipe: Recipe, attempt: Attempt, splits: dict[str, Numbers], parts: Parts, name: str, data_bytes: int
+) -> TaskResult:
+    """Write the `parts` again with their final `splits`. name: a digest of all that was read, as rows depend on all."""
+    for part in parts.parts:
+        attempt.work.write_bytes(f"{part.name}{_SPLITS}", splits[part.name].tobytes())
+    tasks = dict(zip(digests(recipe, ([name, part.name] for part in parts.parts)), parts.parts, strict=True))
+    events.emit("splitting", by=recipe.data.split.by, examples=len(parts))
 
     def assigned() -> int:
-        done = _done(work)
-        return sum(rows for name, rows in examples.items() if name in done)
+        return sum(sum(tasks[task].rows.values()) for task in attempt.done() & tasks.keys())
 
-    with progress.reported(sum(examples.values()), "examples", assigned):
-        return _results(_SplitAgain(recipe, work), tasks, space, beam_options, data_bytes)
-
-
-def _write_numbers(numbers: Numbers, path: Path) -> None:
-    path.write_bytes(numbers.tobytes())
+    with progress.reported(len(parts), "examples", assigned):
+        return _run(_SplitAgain(recipe, attempt), tasks, data_bytes)
 
 
-def _splits_file(part: SortedRun) -> str:
-    return f"{part.name}.splits"
+def _run(do: _TaskFn[_Task], tasks: dict[str, _Task], data_bytes: int) -> TaskResult:
+    """Have those of `tasks` done that are not, and return the result of all."""
+    reused = do.attempt.reuse(tasks)
+    if reused:
+        events.emit("kept", done=len(reused), total=len(tasks), unit="tasks")
+
+    def pending() -> list[tuple[str, _Task]]:
+        done = do.attempt.done()
+        return [task for task in tasks.items() if task[0] not in done]
+
+    run_tasks(do, pending, do.attempt.beam_options, data_bytes, "trainyard.steps.preprocess.prepare")
+    together = TaskResult()
+    for name in tasks:
+        together.merge(reused.get(name) or do.attempt.result(name))
+    return together
 
 
-def _results(
-    do: _TaskFn[_Work], tasks: dict[str, _Work], space: AttemptDir, beam_options: str, data_bytes: int
-) -> list[_Result]:
-    """Return the result of each of `tasks`, computed now if it is missing."""
-    work = space.work
-    before = _done(work)
-    done = {name: result for name in tasks if (result := _reused(name, space, name in before))}
-    if done:
-        events.emit("kept", done=len(done), total=len(tasks), unit="tasks")
+class _TaskFn(Generic[_Task]):
+    """Does a task: writes its rows as parts, then its document."""
 
-    def pending() -> list[tuple[str, _Work]]:
-        finished = _done(work)
-        return [task for task in tasks.items() if task[0] not in finished]
-
-    run_tasks(do, pending, beam_options, data_bytes, "trainyard.steps.preprocess.prepare")
-    return [done.get(name) or _read_result(work, name) for name in tasks]
-
-
-class _TaskFn(Generic[_Work]):
-    """Runs a task: writes its rows as parts, and a document about them."""
-
-    def __init__(self, recipe: Recipe, work: TaskStore) -> None:
-        self._recipe, self._work = recipe, work
+    def __init__(self, recipe: Recipe, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self._recipe = recipe
         self._targets = recipe.data.labels if recipe.task == "regression" else []
         self._prose, self._dates, self._weight = recipe.data.prose, recipe.data.dates, recipe.data.weight
 
-    def __call__(self, named: tuple[str, _Work]) -> None:
+    def __call__(self, named: tuple[str, _Task]) -> None:
         """Do a task.
 
         Raises `TransientError` if a bucket does not answer any more, `ConfigurationError` if the folder is not here.
         """
         name, task = named
-        self._work.require()
-        if self._work.exists(_document(name)):  # done by an attempt of the runner that it took for lost
+        self.attempt.work.require()
+        if self.attempt.is_done(name):  # by a worker that the runner took for lost
             return
-        writer, result = SortedRunWriter(self._work, name), _Result()
+        writer, result = PartWriter(self.attempt.work, name), TaskResult()
         for rows, added in self._rows(task, result):
             for split, digest in added.items():
                 result.splits.setdefault(split, Summary()).merge(Summary(digests=f"{digest:x}"))
             self._count(result, writer.add(rows))
         self._count(result, writer.flush())
         result.parts = writer.parts
-        self._work.write(_document(name), lambda path: path.write_bytes(_RESULT.dump_json(result)))
+        self.attempt.finish(name, result)
 
-    def _rows(self, task: _Work, result: _Result) -> Iterator[_SplitRows]:
+    def _rows(self, task: _Task, result: TaskResult) -> Iterator[_Rows]:
         """Yield the good rows of `task`; what else there is goes to `result`."""
         raise NotImplementedError
 
-    def _count(self, result: _Result, slices: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
-        for split, rows in slices:
+    def _count(self, result: TaskResult, written: Iterator[tuple[Split, pa.RecordBatch]]) -> None:
+        for split, rows in written:
             if result.splits:  # not while the rows are only read, by class
                 summary = Summary.from_rows(rows, self._targets, self._prose, self._dates, self._weight)
                 result.splits[split].merge(summary)
 
 
-class _Collect(_TaskFn[_Task]):
-    def __init__(self, recipe: Recipe, reader: Reader, work: TaskStore) -> None:
-        super().__init__(recipe, work)
+class _Read(_TaskFn[_Source]):
+    def __init__(self, recipe: Recipe, attempt: Attempt, reader: Reader) -> None:
+        super().__init__(recipe, attempt)
         self._reader = reader
         self._hashes_images = recipe.data.near_duplicates and recipe.data.is_image
 
-    def _rows(self, task: _Task, result: _Result) -> Iterator[_SplitRows]:
+    def _rows(self, task: _Source, result: TaskResult) -> Iterator[_Rows]:
         recipe = self._recipe
         for item in self._reader.read(task.paths, task.piece):
             if isinstance(item, DataError):
@@ -273,102 +239,37 @@ class _Collect(_TaskFn[_Task]):
                 yield rows, {} if rewrites(recipe.data) else added
 
 
-class _SplitAgain(_TaskFn[SortedRun]):
+class _SplitAgain(_TaskFn[Part]):
     """Writes a part again, with the final split of each row."""
 
-    def _rows(self, task: SortedRun, _: _Result) -> Iterator[_SplitRows]:
-        numbers, start = np.frombuffer(self._work.content(_splits_file(task)), np.int8), 0
-        for rows in task.batches(self._work):
+    def _rows(self, task: Part, _: TaskResult) -> Iterator[_Rows]:
+        work = self.attempt.work
+        numbers, start = np.frombuffer(work.content(f"{task.name}{_SPLITS}"), np.int8), 0
+        for rows in task.batches(work):
             yield with_splits(rows, numbers[start : start + len(rows)], self._recipe.data)
             start += len(rows)
 
 
-def _conformity(results: list[_Result]) -> Conformity:
-    together = Conformity()
-    for result in results:
-        together.merge(result.conformity)
-    return together
-
-
-def _tasks(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _Task]:
+def _sources(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str, _Source]:
     """Return each task by a name that changes whenever what the task finds may change."""
     is_alone = is_archive if recipe.data.format == "image_folder" else lambda _: True
     loose = [path for path in files.paths if not is_alone(path)]
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
-    tasks = [_Task(loose[start:end]) for start, end in pairwise([0, *ends])]
+    sources = [_Source(loose[start:end]) for start, end in pairwise([0, *ends])]
     alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
-    tasks += [_Task([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
+    sources += [_Source([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
     about: object = dataclasses.asdict(dataset) if dataset else None
-    if files.labels:
-        labels = json.dumps(dataclasses.asdict(files.labels), sort_keys=True)
-        about = [about, hashlib.sha256(labels.encode()).hexdigest()]
-    if files.official:
-        official = json.dumps(dataclasses.asdict(files.official), sort_keys=True)
-        about = [about, hashlib.sha256(official.encode()).hexdigest()]
+    for listed in (files.labels, files.official):
+        if listed:
+            content = json.dumps(dataclasses.asdict(listed), sort_keys=True)
+            about = [about, hashlib.sha256(content.encode()).hexdigest()]
     described = (
-        [about, dataclasses.astuple(task.piece), [(files.name(path), files.states[path][0]) for path in task.paths]]
-        for task in tasks
+        [about, dataclasses.astuple(source.piece), [(files.name(path), files.states[path][0]) for path in source.paths]]
+        for source in sources
     )
-    return dict(zip(digests(recipe, described), tasks, strict=True))
+    return dict(zip(digests(recipe, described), sources, strict=True))
 
 
 def _ends_task(path: str) -> bool:
     """Return True if a task of images ends with `path`: by the name alone, so that added files move no other end."""
     return zlib.crc32(os.fsencode(path)) % _IMAGES == 0
-
-
-def _finished(tasks: dict[str, _Task], work: TaskStore) -> int:
-    """Return the number of files in finished tasks."""
-    done = (tasks.get(name) for name in _done(work))
-    return sum(task.files for task in done if task)
-
-
-def _reused(name: str, space: AttemptDir, has_document: bool) -> _Result | None:
-    """Return the result of the task `name` from an earlier attempt or run, if its rows still exist.
-
-    has_document: whether it left a document, which of a bucket's is known for all tasks by one listing.
-    """
-    if has_document and (result := _whole(name, space.work)):
-        return result
-    for other in space.other_dirs:
-        result = _whole(name, TaskStore(str(other)))
-        if result and space.take_over(other, [*(part.name for part in result.parts), _document(name)]):
-            return result
-    if has_document:
-        space.work.remove(_document(name))
-    return None
-
-
-def _whole(name: str, work: TaskStore) -> _Result | None:
-    content = work.read(_document(name))
-    try:
-        result = _RESULT.validate_json(content or b"")
-    except ValidationError:  # not there, or the machine was switched off as it was written
-        return None
-    # A file that was wrong as a whole may have been fixed without a trace, as by chmod.
-    return result if not result.fatal and all(part.is_whole(work) for part in result.parts) else None
-
-
-def _document(name: str) -> str:
-    return f"{_DONE}/{name}.json"
-
-
-def _done(work: TaskStore) -> set[str]:
-    return {Path(document).stem for document in work.below(_DONE).names()}
-
-
-def _read_result(work: TaskStore, name: str) -> _Result:
-    return _RESULT.validate_json(work.content(_document(name)))
-
-
-def _summary(
-    split: Split, results: list[_Result], parts: list[SortedRun], work: TaskStore, samples: bool
-) -> SplitSummary:
-    summary = Summary()
-    for result in results:
-        if split in result.splits:
-            summary.merge(result.splits[split])
-    counts = np.zeros(BUCKETS, np.int64)
-    for rows in (rows for part in parts for rows in part.light_batches(work, split)):
-        counts += np.bincount(buckets(rows), minlength=BUCKETS)
-    return summary.document({int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}, samples)

@@ -7,8 +7,7 @@ import pyarrow as pa
 
 from trainyard.contract.document import SPLITS
 from trainyard.quality.images import PerceptualHash, hash_encoded, near_duplicates
-from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
-from trainyard.steps.preprocess.task_store import TaskStore
+from trainyard.steps.preprocess.parts import Parts, fixed_bytes
 
 _COLUMN = "look"
 _SHOWN = 5
@@ -20,30 +19,28 @@ def with_hashes(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.append_column(_COLUMN, pa.array(hashes, pa.binary(16)))
 
 
-def warnings(parts: list[SortedRun], work: TaskStore) -> list[str]:
+def warnings(parts: Parts) -> list[str]:
     """Return a sentence if images of different splits look the same, by the hashes that the parts hold, otherwise [].
 
     Takes some 100 bytes an image; only the reported names are read.
     """
-    if not parts:
+    if not parts.parts:
         return []
-    hashes = np.concatenate([fixed_bytes(rows[_COLUMN]) for part in parts for rows in part.light_batches(work)])
-    splits = np.concatenate(
-        [np.repeat(np.arange(len(SPLITS)), [part.rows[split] for split in SPLITS]) for part in parts]
-    )
+    hashes = np.concatenate([fixed_bytes(rows[_COLUMN]) for rows in parts.light_batches()])
+    splits = np.concatenate([part.split_numbers for part in parts.parts])
     distances = near_duplicates(hashes)
     pairs = sorted((apart, pair) for pair, apart in distances.items() if splits[pair[0]] != splits[pair[1]])
     if not pairs:
         return []
-    shown = [" ≈ ".join(sorted(_name(parts, work, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
+    shown = [" ≈ ".join(sorted(_name(parts, splits, row) for row in pair)) for _, pair in pairs[:_SHOWN]]
     subject = "pair of images looks" if len(pairs) == 1 else "pairs of images look"
     return [f"{len(pairs)} {subject} the same and lie in different splits, such as {'; '.join(sorted(shown))}."]
 
 
-def _name(parts: list[SortedRun], work: TaskStore, splits: np.ndarray, row: int) -> str:
+def _name(parts: Parts, splits: np.ndarray, row: int) -> str:
     """Return the name of the `row`-th image of all parts, with its split."""
     split, before = SPLITS[splits[row]], row
-    for rows in (rows for part in parts for rows in part.light_batches(work)):
+    for rows in parts.light_batches():
         if before < len(rows):
             return f"{rows['source'][before].as_py()} ({split})"
         before -= len(rows)

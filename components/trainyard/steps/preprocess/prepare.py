@@ -15,7 +15,7 @@ from trainyard.spec import code, packages
 from trainyard.spec.columns import indicators
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import quality
-from trainyard.steps.preprocess.attempt_dir import AttemptDir, workspace
+from trainyard.steps.preprocess.attempt import Attempt, attempt_of
 from trainyard.steps.preprocess.collect import Collected, collect
 from trainyard.steps.preprocess.describe import write_description
 from trainyard.steps.preprocess.readers.bundled import write_breast_cancer, write_digits
@@ -54,27 +54,24 @@ def prepare(recipe: Recipe, output: Path, beam_options: str, day: str) -> None:
             f"data.features.{indicated[0]}.indicator: the module's preprocessing_fn makes the features, and gets NaN "
             "for a missing number. Leave indicator out, and return such a feature there."
         )
-    with workspace(recipe, output, beam_options) as work:
-        _preprocess(recipe, custom, output, work, beam_options, day_of(day, recipe.data))
+    with attempt_of(recipe, output, beam_options) as attempt:
+        _preprocess(recipe, custom, output, attempt, day_of(day, recipe.data))
 
 
-def _preprocess(
-    recipe: Recipe, custom: Preprocessing | None, output: Path, work: AttemptDir, beam_options: str, day: str
-) -> None:
+def _preprocess(recipe: Recipe, custom: Preprocessing | None, output: Path, attempt: Attempt, day: str) -> None:
     start = time.monotonic()
-    collected = quality.without_rare_classes(_collect(recipe, work, beam_options, day), recipe.data.label_min_count)
+    collected = quality.without_rare_classes(_collect(recipe, attempt, day), recipe.data.label_min_count)
     collected_at = time.monotonic()
     quality.require_usable(collected, recipe)
     quality.require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
-    clips = clip_limits(recipe.data, collected.parts, collected.work) if image is None and custom is None else {}
+    clips = clip_limits(recipe.data, collected.parts) if image is None and custom is None else {}
     indicated = _indicators(collected, recipe) if image is None and custom is None else []
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None
     settings = TransformSettings(
-        work=collected.work,
         parts=collected.parts,
         raw_spec=raw_spec(recipe.data),
         preprocessing_fn=with_computed(own or default, recipe.data),
@@ -87,7 +84,7 @@ def _preprocess(
         examples=sum(collected.splits[split].examples for split in SPLITS),
         source_bytes=collected.bytes,
         batch_size=_BATCH_IMAGES if image else _BATCH_ROWS,
-        beam_options=beam_options,
+        beam_options=attempt.beam_options,
     )
     shards = sum(layout.shards for layout in settings.layouts.values())
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
@@ -115,8 +112,8 @@ def _require_literal(output: Path) -> None:
         )
 
 
-def _collect(recipe: Recipe, work: AttemptDir, beam_options: str, day: str) -> Collected:
-    path = recipe.data.path or _write_bundled(recipe, work)
+def _collect(recipe: Recipe, attempt: Attempt, day: str) -> Collected:
+    path = recipe.data.path or _write_bundled(recipe, attempt)
     files = find_files(recipe.data, path, day)
     if recipe.data.split.by == "folder":
         files = with_official(files, recipe.data)
@@ -124,17 +121,17 @@ def _collect(recipe: Recipe, work: AttemptDir, beam_options: str, day: str) -> C
         files = with_listed_labels(files, recipe.data)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
-    collected = collect(recipe, files, dataset, work, beam_options)
+    collected = collect(recipe, files, dataset, attempt)
     counts = {split: collected.splits[split].examples for split in SPLITS}
-    others = {"unselected": collected.unselected, "repeated": len(collected.repeated)}
-    events.emit("checked", **counts, quarantined=len(collected.bad), **others)
+    left_out = {"quarantined": len(collected.bad), "unselected": collected.unselected}
+    events.emit("checked", **counts, **left_out, repeated=len(collected.repeated))
     return collected
 
 
-def _write_bundled(recipe: Recipe, work: AttemptDir) -> str:
-    folder = work.folder / "bundled"
+def _write_bundled(recipe: Recipe, attempt: Attempt) -> str:
+    folder = attempt.folder / "bundled"
     {"digits": write_digits, "breast_cancer": write_breast_cancer}[recipe.data.bundled or ""](folder)
-    return work.work.shared_copy(folder)
+    return attempt.work.shared_copy(folder)
 
 
 def _image_shape(collected: Collected, recipe: Recipe) -> ImageShape | None:

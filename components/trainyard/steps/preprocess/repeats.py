@@ -10,8 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainyard.contract.document import SPLITS, FrozenModel, Split
-from trainyard.steps.preprocess.parts import SortedRun, fixed_bytes
-from trainyard.steps.preprocess.task_store import TaskStore
+from trainyard.steps.preprocess.parts import Parts, fixed_bytes
 
 _EXAMPLES_SHOWN = 5
 _DIGESTS = 1 << 24  # chosen: digests of 8 bytes that are compared at once
@@ -59,41 +58,40 @@ class Repeats:
         return cls(len(contents), len(counts), int(several.sum()), int(counts.max(initial=1)))
 
     @classmethod
-    def from_parts(cls, parts: list[SortedRun], repeated: list[Repeated]) -> Repeats:
+    def from_parts(cls, parts: Parts, repeated: list[Repeated]) -> Repeats:
         """Count the rows of `parts`, in which the rows of equal content are `repeated`."""
-        rows = sum(sum(part.rows.values()) for part in parts)
         return cls(
-            rows=rows,
-            distinct=rows - sum(group.times - 1 for group in repeated),
+            rows=len(parts),
+            distinct=len(parts) - sum(group.times - 1 for group in repeated),
             contradicting=sum(group.times for group in repeated if len(group.labels) > 1),
             largest=max((group.times for group in repeated), default=1),
         )
 
 
-def find_repeated(parts: list[SortedRun], work: TaskStore) -> list[Repeated]:
+def find_repeated(parts: Parts) -> list[Repeated]:
     """Return the groups of rows of equal content, found by the first 8 bytes of the digests, a share at a time."""
-    shares = 1 + sum(sum(part.rows.values()) for part in parts) // _DIGESTS
+    shares = 1 + len(parts) // _DIGESTS
     groups: dict[bytes, list[tuple[str, str, Split]]] = {}
     for share in range(shares):
-        repeated = _equal_digests(parts, work, shares, share)
+        repeated = _equal_digests(parts, shares, share)
         if not len(repeated):
             continue
-        for split, rows in _by_split(parts, work):
+        for split, rows in _by_split(parts):
             for row in np.flatnonzero(np.isin(_digests(rows), repeated)).tolist():
                 member = (rows["source"][row].as_py(), rows["label"][row].as_py(), split)
                 groups.setdefault(rows["content"][row].as_py(), []).append(member)
     return [_group(sorted(members)) for members in groups.values() if len(members) > 1]
 
 
-def _by_split(parts: list[SortedRun], work: TaskStore) -> Iterator[tuple[Split, pa.RecordBatch]]:
-    for part in parts:
+def _by_split(parts: Parts) -> Iterator[tuple[Split, pa.RecordBatch]]:
+    for part in parts.parts:
         for split in SPLITS:
-            for rows in part.light_batches(work, split):
+            for rows in part.light_batches(parts.work, split):
                 yield split, rows
 
 
-def _equal_digests(parts: list[SortedRun], work: TaskStore, shares: int, share: int) -> np.ndarray:
-    columns = (_digests(rows) for part in parts for rows in part.light_batches(work))
+def _equal_digests(parts: Parts, shares: int, share: int) -> np.ndarray:
+    columns = (_digests(rows) for rows in parts.light_batches())
     chosen = [column[column % np.uint64(shares) == share] for column in columns]
     digests = np.sort(np.concatenate(chosen or [np.zeros(0, np.uint64)]))
     return np.unique(digests[1:][digests[1:] == digests[:-1]])

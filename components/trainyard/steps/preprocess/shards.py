@@ -12,9 +12,8 @@ import pyarrow as pa
 import tensorflow as tf
 
 from trainyard.contract.document import Split
-from trainyard.steps.preprocess.parts import BUCKETS, SortedRun, fixed_bytes, rows_between
+from trainyard.steps.preprocess.parts import BUCKETS, Parts, fixed_bytes
 from trainyard.steps.preprocess.statistics import SplitSummary
-from trainyard.steps.preprocess.task_store import TaskStore
 
 _IMAGE = "raw/image"
 _EXAMPLES, _SHARDS = 4096, 1024  # chosen: many small shards shuffle well, and go round many workers
@@ -70,13 +69,13 @@ def shard_name(split: Split, index: int, shards: int) -> str:
 
 
 def read_shard(
-    parts: Iterable[SortedRun], work: TaskStore, split: Split, buckets: tuple[int, int], batch_size: int
+    parts: Parts, split: Split, buckets: tuple[int, int], batch_size: int
 ) -> Iterator[tuple[pa.RecordBatch, list[bytes] | None]]:
     """Yield the rows of one shard, sorted by their order key, and apart from them their encoded images, if any.
 
     No more images are copied than a batch holds.
     """
-    slices = rows_between(parts, work, split, *buckets)
+    slices = parts.between(split, *buckets)
     if not slices:
         return
     schema = slices[0].schema

@@ -25,11 +25,10 @@ from trainyard.quality.tables.hashes import combined
 from trainyard.readers.rows import batched
 from trainyard.spec.columns import SplitRows
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess.parts import SortedRun
+from trainyard.steps.preprocess.parts import Part, Parts
 from trainyard.steps.preprocess.readers.records import ROW_HASH, WHOLE_HASH
 from trainyard.steps.preprocess.readers.tables import SPLIT_NAMES
 from trainyard.steps.preprocess.repeats import Repeats
-from trainyard.steps.preprocess.task_store import TaskStore
 
 _DRAWS = 1 << 24  # chosen: draws of 8 bytes that are sorted at once, if no class has more
 _LARGE_SHARE, _LARGE = 0.05, 10  # chosen: a split of a tenth cannot take more without missing its share
@@ -154,37 +153,39 @@ def _salt(purpose: str, seed: int) -> np.uint64:
     return np.uint64(int.from_bytes(sha256(f"{purpose}\0{seed}".encode()).digest()[:8], "big"))
 
 
-def final_splits(
-    parts: list[SortedRun], work: TaskStore, recipe: Recipe, repeats: Repeats
-) -> dict[str, Numbers] | None:
+def final_splits(parts: Parts, recipe: Recipe, repeats: Repeats) -> dict[str, Numbers] | None:
     """Return the number of the split of each row of each part, by its name; None if the parts are right already.
 
     Takes a byte a row, and 40 while the rows of a table that repeats get their draws, or splits are filled up.
     """
     data, split = recipe.data, recipe.data.split
-    provisional = {part.name: _provisional(part) for part in parts}
+    provisional = {part.name: part.split_numbers for part in parts.parts}
     drawn: dict[str, Draws] = {}
     if data.hashes_rows and repeat_too_often(repeats):
-        names = _DRAW if split.by in ("content", "class") else _ROW_DRAW
-        draws, wholes = (np.concatenate([_column(part, work, name) for part in parts]) for name in (names, WHOLE_HASH))
+        drawn_by = _DRAW if split.by in ("content", "class") else _ROW_DRAW
+        draws, wholes = (
+            np.concatenate([rows[name].to_numpy() for rows in parts.light_batches()]) for name in (drawn_by, WHOLE_HASH)
+        )
         draws = row_draws(draws, wholes, recipe.seed, natural=repeats.are_natural)
         drawn = _by_part(draws, parts)
 
-    def draws_of(part: SortedRun, name: str) -> Draws:
+    def draws_of(part: Part, name: str) -> Draws:
         is_of_row = name == _ROW_DRAW or split.by in ("content", "class")
-        return drawn[part.name] if drawn and is_of_row else _column(part, work, name)
+        return drawn[part.name] if drawn and is_of_row else _column(part, parts, name)
 
     splits = provisional
     if split.by == "class":
-        limits = class_limits(parts, work, split, lambda part: draws_of(part, _DRAW))
-        splits = {part.name: split_by_class(_labels(part, work), draws_of(part, _DRAW), limits) for part in parts}
+        limits = class_limits(parts, split, lambda part: draws_of(part, _DRAW))
+        splits = {
+            part.name: split_by_class(_labels(part, parts), draws_of(part, _DRAW), limits) for part in parts.parts
+        }
     elif split.by in ("content", "group"):
-        splits = {part.name: numbers_of(draws_of(part, _DRAW), split) for part in parts}
+        splits = {part.name: numbers_of(draws_of(part, _DRAW), split) for part in parts.parts}
         counts = np.sum([np.bincount(numbers, minlength=len(SPLITS)) for numbers in splits.values()], axis=0)
         if misses_share(counts, split):
-            splits = _by_part(by_rows(np.concatenate([draws_of(part, _DRAW) for part in parts]), split), parts)
+            splits = _by_part(by_rows(np.concatenate([draws_of(part, _DRAW) for part in parts.parts]), split), parts)
     if data.fraction < 1:
-        for part in parts:
+        for part in parts.parts:
             kept = _uniform(combined(draws_of(part, _ROW_DRAW), _salt("fraction", recipe.seed))) < data.fraction
             splits[part.name] = np.where((splits[part.name] == 0) & ~kept, _LEFT_OUT, splits[part.name]).astype(np.int8)
     same = all(np.array_equal(splits[name], numbers) for name, numbers in provisional.items())
@@ -196,21 +197,17 @@ def rewrites(data: Data) -> bool:
     return data.split.by == "class" or data.fraction < 1
 
 
-def _provisional(part: SortedRun) -> Numbers:
-    return np.repeat(np.arange(len(SPLITS), dtype=np.int8), [part.rows[split] for split in SPLITS])
+def _column(part: Part, parts: Parts, name: str) -> Draws:
+    return np.concatenate([rows[name].to_numpy() for rows in part.light_batches(parts.work)])
 
 
-def _column(part: SortedRun, work: TaskStore, name: str) -> Draws:
-    return np.concatenate([rows[name].to_numpy() for rows in part.light_batches(work)])
+def _labels(part: Part, parts: Parts) -> pa.Array:
+    return pa.concat_arrays([rows["label"] for rows in part.light_batches(parts.work)])
 
 
-def _labels(part: SortedRun, work: TaskStore) -> pa.Array:
-    return pa.concat_arrays([rows["label"] for rows in part.light_batches(work)])
-
-
-def _by_part(values: NDArray[_Number], parts: list[SortedRun]) -> dict[str, NDArray[_Number]]:
-    ends = np.cumsum([sum(part.rows.values()) for part in parts])
-    return dict(zip([part.name for part in parts], np.split(values, ends[:-1]), strict=True))
+def _by_part(values: NDArray[_Number], parts: Parts) -> dict[str, NDArray[_Number]]:
+    ends = np.cumsum([sum(part.rows.values()) for part in parts.parts])
+    return dict(zip([part.name for part in parts.parts], np.split(values, ends[:-1]), strict=True))
 
 
 def _large(rows: int) -> float:
@@ -276,22 +273,20 @@ def by_rows(draws: Draws, split: SplitRows) -> Numbers:
     return chosen[places]
 
 
-def class_limits(
-    parts: list[SortedRun], work: TaskStore, split: SplitRows, draws_of: Callable[[SortedRun], Draws]
-) -> Limits:
+def class_limits(parts: Parts, split: SplitRows, draws_of: Callable[[Part], Draws]) -> Limits:
     """Return for each class the last draw of the training split, and that of the eval split.
 
     Reads labels and draws once for the counts, and once for each 16 million rows; takes 8 bytes a row of so many, or of
     the largest class if that has more.
     """
     counts: Counter[str] = Counter()
-    for part in parts:
-        counted = pc.value_counts(_labels(part, work))
+    for rows in parts.light_batches():
+        counted = pc.value_counts(rows["label"])
         counts.update(dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)))
     limits: Limits = {}
     for classes in batched(sorted(counts), str, lambda name: counts[name], len(counts), _DRAWS):
         ends = np.cumsum([counts[name] for name in classes])
-        draws = _draws_of(((_labels(part, work), draws_of(part)) for part in parts), classes, ends)
+        draws = _draws_of(((_labels(part, parts), draws_of(part)) for part in parts.parts), classes, ends)
         for name, class_draws in zip(classes, np.split(draws, ends[:-1]), strict=True):
             class_draws.sort()
             limits[name] = cut(class_draws, split)

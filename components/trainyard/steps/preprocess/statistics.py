@@ -23,9 +23,8 @@ from trainyard.quality.tables.columns import DAY_DIGITS, Numbers
 from trainyard.spec.columns import Date, Numeric
 from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.parts import SortedRun
+from trainyard.steps.preprocess.parts import Parts
 from trainyard.steps.preprocess.readers.records import LABELS_APART
-from trainyard.steps.preprocess.task_store import TaskStore
 from trainyard.values.moments import WeightedMoments
 from trainyard.values.numbers import MOST_OF_TARGET, coarse
 from trainyard.values.quantiles import index_of_rank
@@ -309,7 +308,7 @@ def _sums(values: pa.Array, weights: pa.Array) -> dict[str, float]:
     return dict(zip(encoded.dictionary.to_pylist(), sums.tolist(), strict=True))
 
 
-def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
+def clip_limits(data: Data, parts: Parts) -> Limits:
     """Return the quantiles of the training split that each feature with `clip` and a value there is limited to.
 
     Those of dates are days since 1970.
@@ -317,10 +316,7 @@ def clip_limits(data: Data, parts: list[SortedRun], work: TaskStore) -> Limits:
     named = {name: feature.clip for name, feature in data.features.items() if isinstance(feature, Numeric | Date)}
     columns = {f"{'measure' if name in data.derive else 'raw'}/{name}": clip for name, clip in named.items() if clip}
 
-    def batches() -> Iterable[pa.RecordBatch]:
-        return (rows for part in parts for rows in part.batches(work, "train"))
-
-    found = quantiles(batches, columns, f"measure/{data.weight}" if data.weight else None)
+    found = quantiles(lambda: parts.batches("train"), columns, f"measure/{data.weight}" if data.weight else None)
     return {name.partition("/")[2]: (low, high) for name, (low, high) in found.items()}
 
 

@@ -10,9 +10,10 @@ import io
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,10 +21,11 @@ import pyarrow as pa
 from trainyard.errors import ConfigurationError
 from trainyard.storage import storage
 from trainyard.storage.buckets import objects, stores
-from trainyard.storage.buckets.objects import Missing
+from trainyard.storage.buckets.objects import Missing, ObjectStore
 from trainyard.storage.manifest import File, measure, measure_folder
 
 _UNFINISHED = ".part-"
+_ALIGNED = 64  # bytes; specified by Arrow
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,7 @@ class TaskStore:
         if not self.uri:
             return {path.name for path in Path(self.folder).glob("*") if _UNFINISHED not in path.name}
         store, name = stores.locate(self.uri)
-        listed = store.list(f"{name}/", deep=False).objects
-        return {item.name.removeprefix(f"{name}/") for item in listed}
+        return {item.name.removeprefix(f"{name}/") for item in store.list(f"{name}/", deep=False).objects}
 
     def exists(self, name: str) -> bool:
         """Return True if the file exists."""
@@ -70,8 +71,8 @@ class TaskStore:
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file, None if there is none."""
         if self.uri:
-            store, prefix = stores.locate(self.uri)
-            content = store.read(f"{prefix}/{name}")
+            store, key = self._object(name)
+            content = store.read(key)
             return content[0] if content else None
         try:
             return Path(self.folder, name).read_bytes()
@@ -91,13 +92,17 @@ class TaskStore:
             with _finished(Path(self.folder, name)) as temporary:
                 fill(temporary)
             return None
-        store, prefix = stores.locate(self.uri)
+        store, key = self._object(name)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "file")
             fill(path)
             file = measure(path)
-            store.upload(f"{prefix}/{name}", path, file)
+            store.upload(key, path, file)
         return file
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write the file `name`."""
+        self.write(name, lambda path: path.write_bytes(content))
 
     def remove(self, name: str) -> None:
         """Remove the file if there is one."""
@@ -118,26 +123,24 @@ class TaskStore:
         """Return the content of each of `ranges`, memory-mapped: of a folder's files, or of one temporary file."""
         if not self.uri:
             return [_mapped(f"{self.folder}/{item.name}", item.start, item.bytes) for item in ranges]
-        if not ranges:
-            return []
-        store, prefix = stores.locate(self.uri)
-        starts = _aligned(ranges)
+        starts = [0, *accumulate(-(-item.bytes // _ALIGNED) * _ALIGNED for item in ranges)]
         with tempfile.NamedTemporaryFile() as temporary:
-            path = Path(temporary.name)
             temporary.truncate(starts[-1])
 
             def fetch(request: tuple[Range, int]) -> None:
                 item, at = request
+                store, key = self._object(item.name)
                 try:
-                    content = store.read_range(f"{prefix}/{item.name}", item.start, item.bytes)
+                    content = store.read_range(key, item.start, item.bytes)
                 except Missing as error:
                     raise _gone(self.uri, item.name) from error
-                with path.open("r+b") as stream:
+                with Path(temporary.name).open("r+b") as stream:
                     stream.seek(at)
                     stream.write(content)
 
-            objects.in_parallel(fetch, _requests(zip(ranges, starts, strict=False)))
-            return [_mapped(temporary.name, at, item.bytes) for item, at in zip(ranges, starts, strict=False)]
+            placed = list(zip(ranges, starts, strict=False))
+            objects.in_parallel(fetch, [request for item, at in placed for request in _requests(item, at)])
+            return [_mapped(temporary.name, at, item.bytes) for item, at in placed]
 
     def shared_copy(self, folder: Path) -> str:
         """Return the path at which workers find the files below `folder`."""
@@ -161,6 +164,9 @@ class TaskStore:
         """Put the files that `write_folder` left into the new `folder`."""
         with zipfile.ZipFile(io.BytesIO(self.content(name))) as archive:
             archive.extractall(folder)
+
+    def _object(self, name: str) -> tuple[ObjectStore, str]:
+        return stores.locate(storage.join(self.uri, name))
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -187,20 +193,11 @@ def _mapped(path: str, start: int, size: int) -> pa.Buffer:
         return stream.read_buffer(size)
 
 
-def _aligned(ranges: Iterable[Range]) -> list[int]:
-    """Return the aligned start of each of `ranges` in one file, and the file's size."""
-    starts = [0]
-    for item in ranges:
-        starts.append(-(-(starts[-1] + item.bytes) // 64) * 64)
-    return starts
-
-
-def _requests(ranges: Iterable[tuple[Range, int]]) -> Iterator[tuple[Range, int]]:
-    """Yield the requests for `ranges`, each with the position of its bytes."""
-    for item, at in ranges:
-        for passed in range(0, item.bytes, objects.RANGE_BYTES):
-            size = min(objects.RANGE_BYTES, item.bytes - passed)
-            yield Range(item.name, item.start + passed, size), at + passed
+def _requests(item: Range, at: int) -> Iterator[tuple[Range, int]]:
+    """Yield the requests that together read `item`, each with the position of its bytes, the first one's `at`."""
+    for passed in range(0, item.bytes, objects.RANGE_BYTES):
+        size = min(objects.RANGE_BYTES, item.bytes - passed)
+        yield Range(item.name, item.start + passed, size), at + passed
 
 
 def _gone(folder: str, name: str) -> ConfigurationError:

@@ -37,7 +37,7 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import Transform
 from trainyard.runtime import step
 from trainyard.spec.gates import Task
-from trainyard.steps.preprocess.parts import SortedRun
+from trainyard.steps.preprocess.parts import Part, Parts
 from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, write_shard
 from trainyard.steps.preprocess.statistics import labels_apart
 from trainyard.steps.preprocess.task_store import TaskStore, remove_unfinished
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 class TransformSettings:
     """The settings of the second pipeline.
 
-    work, parts: where the first one left the rows. raw_spec: parsing specification of the raw features. materialize:
+    parts: the rows, where the first one left them. raw_spec: parsing specification of the raw features. materialize:
     whether the shards hold the transformed features, or (default images) only the raw ones. rounds: whether what was
     learned in float64 gets the digits of float32, so that it is the same from every engine. label_ids: class id by
     name, None for regression. weight: the column that says how much a row counts, if there is one. examples: those of
@@ -66,8 +66,7 @@ class TransformSettings:
     once; left to Beam it would follow the machine's speed, and the last digit of a mean with it.
     """
 
-    work: TaskStore
-    parts: list[SortedRun]
+    parts: Parts
     raw_spec: dict[str, tf.io.FixedLenFeature]
     preprocessing_fn: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
     materialize: bool
@@ -88,7 +87,7 @@ def transform(settings: TransformSettings, attempt: str, output: Path) -> None:
     attempt: the name of the folder that both are written to and moved from at the end; what is there of an earlier one,
     of equal settings, stays. Shards that workers leave in a bucket stay where they are, and are the output's.
     """
-    work = settings.work.below(attempt)
+    work = settings.parts.work.below(attempt)
     folder = Path(work.folder)
     folder.mkdir(exist_ok=True)
     shards = _Shards(settings, work, attempt)
@@ -122,9 +121,9 @@ def _analyze(settings: TransformSettings, graph: str, work: str) -> None:
     weight = {WEIGHT: tf.io.FixedLenFeature((), tf.float32)} if settings.weight else {}
     config = _adapter(settings.raw_spec | weight)
     # tf.Transform's temporary files need a folder that all workers see: without one, this process alone analyses.
-    beam_options = "" if settings.work.uri else settings.beam_options
+    beam_options = "" if settings.parts.work.uri else settings.beam_options
     # The default transform of images learns nothing, so it needs none.
-    parts = [part for part in settings.parts if part.rows["train"]] if settings.materialize else []
+    parts = [part for part in settings.parts.parts if part.rows["train"]] if settings.materialize else []
     with (
         warnings.catch_warnings(),
         pipeline(beam_options) as root,
@@ -146,10 +145,10 @@ def _adapter(raw_spec: dict[str, tf.io.FixedLenFeature]) -> TensorAdapterConfig:
 
 class _ReadTrain(beam.DoFn):
     def __init__(self, settings: TransformSettings, schema: pa.Schema) -> None:
-        self._work, self._batch_size, self._schema = settings.work, settings.batch_size, schema
+        self._work, self._batch_size, self._schema = settings.parts.work, settings.batch_size, schema
         self._weight = f"measure/{settings.weight}" if settings.weight else None
 
-    def process(self, numbered: tuple[int, Iterable[SortedRun]]) -> Iterator[pa.RecordBatch]:
+    def process(self, numbered: tuple[int, Iterable[Part]]) -> Iterator[pa.RecordBatch]:
         """Yield the training rows of a part that count in batches, as tf.Transform takes them."""
         _, [part] = numbered
         [rows] = pa.Table.from_batches([*part.batches(self._work, "train")]).combine_chunks().to_batches()
@@ -220,7 +219,7 @@ class _WriteShard:
     """Makes the final examples of a shard: transformed and raw features, label and key."""
 
     def __init__(self, settings: TransformSettings, work: TaskStore, examples: TaskStore, measured: TaskStore) -> None:
-        self._parts_work, self._parts, self._layouts = settings.work, settings.parts, settings.layouts
+        self._parts, self._layouts = settings.parts, settings.layouts
         self._work, self._shards, self._measured = work, examples, measured
         self._raw_names, self._weight = list(settings.raw_spec), settings.weight
         self._task, self._label_ids = settings.task, settings.label_ids
@@ -241,13 +240,12 @@ class _WriteShard:
         """Write one shard."""
         split, shard = numbered
         layout = self._layouts[split]
-        batches = read_shard(self._parts, self._parts_work, split, layout.buckets(shard), self._batch_size)
+        batches = read_shard(self._parts, split, layout.buckets(shard), self._batch_size)
         examples = (example for batch, images in batches for example in self._examples(batch, images))
         name = shard_name(split, shard, layout.shards)
         file = self._shards.write(name, lambda path: write_shard(examples, path))
         if file:
-            content = json.dumps(asdict(file)).encode()
-            self._measured.write(name, lambda path: path.write_bytes(content))
+            self._measured.write_bytes(name, json.dumps(asdict(file)).encode())
 
     def _examples(self, batch: pa.RecordBatch, images: list[bytes] | None) -> Iterator[bytes]:
         columns: dict[str, Column] = {}
