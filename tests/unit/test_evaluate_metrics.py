@@ -347,7 +347,7 @@ def test_a_large_set_has_the_metrics_of_a_small_one_and_intervals_as_wide_whatev
     rival.outputs[:100] = rival.outputs[:100][:, ::-1]
     paired = differences(task, metrics, answers, rival, 500, 1)
     package = "trainyard.steps.evaluate.metrics"
-    for name in (f"{package}.registry.MOST_WHOLE", f"{package}.bootstrap.MOST_WHOLE", f"{package}.registry._BLOCK"):
+    for name in (f"{package}.statistic.MOST_WHOLE", f"{package}.bootstrap.MOST_WHOLE", f"{package}.statistic._BLOCK"):
         monkeypatch.setattr(name, 700)
     monkeypatch.setattr(f"{package}.bootstrap.GROUPS", 400)
     assert measure(task, answers) == pytest.approx(metrics, rel=1e-9)

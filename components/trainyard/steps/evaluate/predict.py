@@ -22,7 +22,7 @@ from trainyard.errors import DataError
 from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
-from trainyard.steps.evaluate.metrics.registry import MOST_WHOLE
+from trainyard.steps.evaluate.metrics.statistic import MOST_WHOLE
 
 if TYPE_CHECKING:
     from tensorflow import _ConcreteFunction

@@ -23,7 +23,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.gate import MetricPair
 from trainyard.steps.evaluate.metrics.bootstrap import intervals, percentiles, resample, unbiased
 from trainyard.steps.evaluate.metrics.predictions import Floats, SplitPredictions
-from trainyard.steps.evaluate.metrics.registry import Answers, Resampled, Statistic, each_statistic, measure
+from trainyard.steps.evaluate.metrics.registry import Answers, each_statistic, measure
+from trainyard.steps.evaluate.metrics.statistic import Resampled, Statistic
 
 BINS = 4
 """Bins of a number: the quarters of the training split. Chosen: finer ones hold too few examples of a small split."""

@@ -13,16 +13,8 @@ import numpy as np
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.spec.gates import Task
 from trainyard.steps.evaluate.metrics.predictions import Floats
-from trainyard.steps.evaluate.metrics.registry import (
-    MOST_WHOLE,
-    Answers,
-    Metric,
-    Resampleable,
-    Resampled,
-    each_statistic,
-    metrics_of,
-    too_few,
-)
+from trainyard.steps.evaluate.metrics.registry import Answers, Metric, each_statistic, metrics_of, too_few
+from trainyard.steps.evaluate.metrics.statistic import MOST_WHOLE, Resampleable, Resampled
 
 CONFIDENCE = 0.95
 
