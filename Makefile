@@ -16,6 +16,7 @@ UNUSED := google-cloud-aiplatform google-genai libclang uv $(addprefix google-cl
   bigtable build datastore dlp kms language monitoring pubsub recommendations-ai resource-manager secret-manager \
   spanner sql \
   videointelligence vision) cloud-sql-python-connector pg8000 pymysql python-tds tensorboard-data-server
+TENSORFLOW = $(shell sed -n 's/^tensorflow==\([^ ]*\).*/\1/p' locks/cpu.txt)
 IMAGE_LOCK := $(foreach name,$(UNUSED),--no-emit-package $(name))
 # Processes of tests: those of tests/faults wait for half of their time. A module's tests share what it prepares, so
 # they stay together; modules go in the order given, as those with few tests take longest.
@@ -84,6 +85,7 @@ lock: setup ## Lock what pyproject.toml names, and keep every other version
 	$(COMPILE) $(IMAGE_LOCK) --extra tpu pyproject.toml -o locks/tpu.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra jax -c locks/dev.txt pyproject.toml -o locks/jax.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra jax-gpu -c locks/dev.txt pyproject.toml -o locks/jax-gpu.txt
+	echo "tensorflow-cpu==$(TENSORFLOW)" | $(COMPILE) --no-deps - -o locks/tensorflow-cpu.txt
 	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 	echo "uv" | $(COMPILE) - -o locks/uv.txt

@@ -3,9 +3,12 @@
 set -eu
 site=$(echo "$VIRTUAL_ENV"/lib/python3*/site-packages)
 
-# C++ headers (400), and the packages' own tests (100).
-rm -rf "$site/tensorflow/include" "$site/pyarrow/include"
-for package in pandas scipy sklearn pyarrow; do
+# C++ headers (400), and the packages' own tests (150).
+rm -rf "$site/tensorflow/include" "$site/pyarrow/include" "$site/tests"
+for package in apache_beam keras tensorflow tensorflow_transform tfx_bsl; do
+  [ ! -d "$site/$package" ] || find "$site/$package" -name '*_test.py' -delete
+done
+for package in numpy pandas scipy sklearn pyarrow; do
   [ ! -d "$site/$package" ] || find "$site/$package" -type d -name tests -prune -exec rm -rf {} +
 done
 

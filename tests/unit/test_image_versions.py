@@ -40,3 +40,7 @@ def test_the_versions_in_the_images_are_those_of_the_locks() -> None:
         f"ARG PYTHON=docker.io/library/python:{python_packages.PYTHON[0]}.{python_packages.PYTHON[1]}-slim-bookworm@"
         in (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")
     )
+
+
+def test_the_libraries_without_cuda_are_of_the_version_whose_modules_call_them() -> None:
+    assert locked("tensorflow-cpu") == {"tensorflow-cpu": locked("cpu")["tensorflow"]}
