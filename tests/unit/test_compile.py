@@ -145,6 +145,19 @@ def test_the_package_carries_the_whole_recipe_and_the_code_it_was_made_with() ->
     assert parameters["beam_options"]["defaultValue"] == "--runner=DirectRunner"
 
 
+def test_a_recipe_of_thousands_of_features_travels_without_its_defaults_or_is_refused() -> None:
+    def wide(count: int) -> Recipe:
+        features = {f"gene_{number:05d}": {"type": "numeric", "indicator": True} for number in range(count)}
+        data = {"format": "csv", "path": "s3://bucket/genes.csv", "label": "kind", "features": features}
+        return Recipe.model_validate({"name": "wide", "data": data, "model": {"name": "mlp"}})
+
+    recipe, gke = wide(1_000), environments.load("gke")
+    text = compiled(recipe, gke).pipeline["root"]["inputDefinitions"]["parameters"]["recipe"]["defaultValue"]
+    assert parse(text, Recipe, name="recipe") == recipe and len(json.dumps(text)) < 120_000
+    with pytest.raises(ConfigurationError, match=r"of 4,000 about 2,\d\d\d fit"):
+        compiled(wide(4_000), gke)
+
+
 @pytest.mark.parametrize(
     ("update", "sentence"),
     [

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 10
 """Maximum size of files in a recipe's text. A pod gets that in a variable of at most 128 KiB (Linux)."""
 
-_MAX_WRITTEN = 112 << 10  # chosen: an argument has 128 KiB at most (Linux), and the rest of a recipe takes a tenth
+MAX_WRITTEN = 112 << 10  # chosen: an argument has 128 KiB at most (Linux), and the rest takes a tenth
 MAX_FILES = 1000
 FileName = Annotated[str, Field(max_length=256, pattern=archive.NAME)]
 FileText = Annotated[str, Field(max_length=MAX_BYTES)]
@@ -181,10 +181,10 @@ def _size_fault(files: Files) -> str:
     if total <= MAX_BYTES and len(sizes) <= MAX_FILES:
         contents = {name: _written(each) for name, each in files.items()}
         written = len(json.dumps(plain_yaml.dump(contents)))
-        if written <= _MAX_WRITTEN:
+        if written <= MAX_WRITTEN:
             return ""
         return (
-            f"take {written:,} bytes when written as ASCII, and an argument of a step holds {_MAX_WRITTEN:,}. "
+            f"take {written:,} bytes when written as ASCII, and an argument of a step holds {MAX_WRITTEN:,}. "
             "Leave out what no step reads"
         )
     largest = [f"{name} ({sizes[name]:,})" for name in sorted(sizes, key=lambda name: -sizes[name])]

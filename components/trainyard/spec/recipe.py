@@ -639,6 +639,24 @@ def load(name: str, overrides: list[str] | None = None) -> Recipe:
     )
 
 
+def parameter(recipe: Recipe) -> str:
+    """Return the text of `recipe` that a pod gets: with all defaults, or without them if they make it too long.
+
+    Raises `ConfigurationError` if it is too long without them.
+    """
+    for short in (False, True):
+        text = plain_yaml.dump(recipe.model_dump(mode="json", exclude_defaults=short), inline_leaves=short)
+        written = len(json.dumps(text))
+        if written <= code.MAX_WRITTEN:
+            return text
+    count = len(recipe.data.features)
+    raise ConfigurationError(
+        f"{recipe.name}: takes {written:,} bytes without defaults, and a pod's argument holds {code.MAX_WRITTEN:,}. "
+        f"Leave out files or data.features (of {count:,} about {count * code.MAX_WRITTEN // written:,} fit), or train "
+        "on one machine, with `trainyard run`."
+    )
+
+
 def left_out(name: str, overrides: Sequence[str]) -> list[tuple[str, Any]]:
     """Return the settings of the recipe `name` that the model named in `overrides` lacks, by key, with their defaults.
 

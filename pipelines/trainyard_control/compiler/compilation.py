@@ -22,7 +22,8 @@ from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError
 from trainyard.graph import PREDICT, STEPS
 from trainyard.kubernetes.client import Manifest
-from trainyard.spec import code, documents, packages, plain_yaml
+from trainyard.spec import code, documents, packages
+from trainyard.spec import recipe as recipes
 from trainyard.spec.archive import Archive
 from trainyard.spec.environment import Environment
 from trainyard.spec.networks import IMAGENET
@@ -92,7 +93,7 @@ def compiled_benchmark(recipe: Recipe, environment: Environment, label: str) -> 
 def _placed(pipeline: Any, recipe: Recipe, environment: Environment, more: dict[str, str], day: str = "") -> PlacedSpec:
     """Return the placed pipeline, its parameters' defaults those of the recipe and the environment, and `more`."""
     defaults = {
-        "recipe": plain_yaml.dump(recipe.model_dump(mode="json")),
+        "recipe": recipes.parameter(recipe),
         "storage": environment.storage,
         "code": keys.code_digest(),
     }

@@ -19,7 +19,8 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
 from trainyard.kubernetes.pod_spec import literal_json, literal_value
 from trainyard.signals import handle_sigterm
-from trainyard.spec import documents, plain_yaml
+from trainyard.spec import documents
+from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.pools import training_variables
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.gang.pods.job import Gang
@@ -198,7 +199,7 @@ def gang(plan: GangSpec, recipe: Recipe | None, run: str, options: dict[str, str
     train.
     """
     heartbeat = {settings.LAUNCHER_HEARTBEAT: _heartbeat(options)}
-    text = {settings.RECIPE: literal_value(plain_yaml.dump(recipe.model_dump(mode="json")))} if recipe else {}
+    text = {settings.RECIPE: literal_value(recipes.parameter(recipe))} if recipe else {}
     planned = Gang(
         run=f"{recipe.name if recipe else plan.step}-{run}",
         image=plan.image,
