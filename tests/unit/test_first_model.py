@@ -82,3 +82,11 @@ def test_the_smallest_loss_is_named_first() -> None:
     found = Comparison("log loss", 1200, {"linear": 0.3021, "small_trees": 0.25})
     assert found.best == "small_trees"
     assert found.text == "cross-validated log loss on 1,200 training rows: small_trees 0.25, linear 0.302"
+
+
+def test_a_label_of_many_classes_gets_a_network_and_all_are_counted(tmp_path: Path) -> None:
+    rows = [f"{number % 7},sku{number % 1_200:04d}" for number in range(24_000)]
+    (tmp_path / "skus.csv").write_text("weight,sku\n" + "\n".join(rows) + "\n")
+    text, _ = arguments.draft(str(tmp_path / "skus.csv"), tmp_path / "skus.yaml", "sku")
+    assert "label 'sku': 1200 classes" in text
+    assert "model mlp: boosted trees of more than 50 classes can diverge" in text and "boosted_trees" not in text

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
+from trainyard import events
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import column_inputs
-from trainyard.spec.model import Trees
+from trainyard.spec.model import TREE_CLASSES, Trees
 from trainyard.values.numbers import filled_columns
 
 Estimator: TypeAlias = HistGradientBoostingClassifier | HistGradientBoostingRegressor
@@ -305,7 +306,11 @@ def fit(
     trees cannot learn from `train`.
     """
     is_class = train.labels.dtype.kind in "iu"
-    if len(np.unique(train.labels)) < 2:
+    different = len(np.unique(train.labels))
+    if is_class and different > TREE_CLASSES:
+        text = f"boosted_trees: {different:,} classes; trees of more than {TREE_CLASSES} can diverge. Compare with mlp"
+        events.emit("warning", message=text)
+    if different < 2:
         raise DataError(
             "model.name: boosted_trees: all examples of the training split have the same label. "
             f"Give data with {'two classes' if is_class else 'different targets'}."

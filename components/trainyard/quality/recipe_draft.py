@@ -28,7 +28,7 @@ from trainyard.quality.tables.tables import why_target
 from trainyard.spec import columns, formula, plain_yaml
 from trainyard.spec.columns import has_name, name_fault
 from trainyard.spec.gates import AREA_EXAMPLES
-from trainyard.spec.model import Trees
+from trainyard.spec.model import TREE_CLASSES, Trees
 from trainyard.spec.networks import KERAS_APPLICATIONS, TREES, suggested
 from trainyard.spec.recipe import Data
 from trainyard.values.columns import LIST_SEPARATOR
@@ -109,6 +109,8 @@ def draft_recipe(
     else:
         content = _table_content(profile)
         if content["task"] != "multi_label":
+            if len(profile.classes) > TREE_CLASSES:
+                no_trees = f"boosted trees of more than {TREE_CLASSES} classes can diverge"
             content = _with_first_model(content, profile.rows, comparison, no_trees)
     guesses = content.pop("guesses")
     delimiter = {} if profile.delimiter == "," else {"delimiter": profile.delimiter}

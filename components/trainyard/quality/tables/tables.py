@@ -42,7 +42,7 @@ _ROW_BITS = 40  # of a row's id, for its number in its file
 _AT_FAULT = "Correct them, or remove the column at fault: a run whose recipe does not name it reads the rows."
 _INTEGER_CLASSES = 10, 20  # chosen: more different integers count something; 10 are digits
 _SPLITS, _EXAMPLES = 3, 10  # chosen: examples that each class needs for a split, and for one of more than 10 classes
-_CLASSES = 1000  # chosen: most values of a column that is taken for classes
+_CLASSES = 10_000  # chosen: most values of a column that is taken for classes
 _CELLS = 400_000  # chosen, of the row sample: a hundred megabytes of text at the worst
 _ROWS = 20_000  # chosen, of the row sample: a share is then known to about a hundredth
 
