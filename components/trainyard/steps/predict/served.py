@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from trainyard.data import examples  # noqa: F401 - sets what TensorFlow and Keras read while they are imported
 from trainyard.data.trained import UNREADABLE, reason
@@ -32,7 +34,7 @@ class ServedModel:
         output = "prediction" if model.labels is None else "probabilities"
         try:
             self._names, self._call = _stacked(folder, output)
-        except UNREADABLE as error:
+        except (*UNREADABLE, DecodeError) as error:
             raise DataError(
                 f"{model.folder}: its SavedModel cannot be loaded ({reason(error)}). Push the model again, or name "
                 "another version."
@@ -83,23 +85,25 @@ def _stacked(folder: Path, output: str) -> tuple[list[list[str]], Any]:
     """Return the signature as a function of one array (inputs, n) per dtype, whose inputs are named, with one output.
 
     With 30 inputs a call takes 0.43 of the time (measured), because each array costs a conversion. A session runs it,
-    because it wakes no thread for one row, as an eager call does: 0.8 of the time for an image (measured).
+    because it wakes no thread for one row, as an eager call does: 0.8 of the time for an image (measured). The graph is
+    loaded as TensorFlow Serving does, without the functions' Python objects: 0.6 of the CPU time (measured).
     """
-    with tf.Graph().as_default():
-        loaded = tf.saved_model.load(str(folder))
-        serve = loaded.signatures[_SIGNATURE]
-        if output not in serve.structured_outputs:
-            raise ValueError(f"its outputs are {', '.join(serve.structured_outputs)}")
-        names: dict[tf.DType, list[str]] = {}
-        for name, spec in serve.structured_input_signature[1].items():
-            names.setdefault(spec.dtype, []).append(name)
-        stacks = [tf.compat.v1.placeholder(dtype, (len(group), None)) for dtype, group in names.items()]
+    with tf.Graph().as_default() as graph:
+        (meta,) = SavedModel.FromString((folder / "saved_model.pb").read_bytes()).meta_graphs
+        signature = meta.signature_def[_SIGNATURE]
+        if output not in signature.outputs:
+            raise ValueError(f"its outputs are {', '.join(signature.outputs)}")
+        names: dict[int, list[str]] = {}
+        for name in sorted(signature.inputs):
+            names.setdefault(signature.inputs[name].dtype, []).append(name)
+        stacks = [tf.compat.v1.placeholder(tf.as_dtype(dtype), (len(group), None)) for dtype, group in names.items()]
         columns: dict[str, tf.Tensor] = {}
         for group, stack in zip(names.values(), stacks, strict=True):
-            columns |= zip(group, tf.unstack(stack, num=len(group)), strict=True)
-        outputs = serve(**columns)[output]
+            tensors = [signature.inputs[name].name for name in group]
+            columns |= zip(tensors, tf.unstack(stack, num=len(group)), strict=True)
         session = tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(allow_soft_placement=True))
-        session.run([tf.compat.v1.global_variables_initializer(), tf.compat.v1.tables_initializer()])
+        tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(folder), input_map=columns)
+        outputs = graph.get_tensor_by_name(signature.outputs[output].name)
         return list(names.values()), session.make_callable(outputs, stacks, accept_options=True)
 
 
