@@ -261,6 +261,58 @@ def test_a_rejected_model_waits_no_longer_stays_and_says_who_when_and_why(models
         invoke("list", "digits")
 
 
+class Pod:
+    """A volume as a pod has it, at the same path; here it is read from copies alone."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, copies: Path) -> None:
+        self.patch, self.copies = patch, copies
+
+    def file(self, path: str) -> Path:
+        copy = self.copies / path.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copyfile(path, copy)) if Path(path).is_file() else copy
+
+    def folder(self, path: str) -> Path:
+        return Path(shutil.copytree(path, self.copies / path.lstrip("/"), dirs_exist_ok=True))
+
+    def names(self, path: str) -> list[str]:
+        return sorted(each.name for each in Path(path).iterdir()) if Path(path).is_dir() else []
+
+    def send(self, *_: object) -> None:
+        raise AssertionError("nothing is sent")
+
+    def run(self, arguments: list[str]) -> str:
+        with self.patch.context() as patch:
+            patch.setattr(storage, "_volumes", {})
+            return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
+
+
+def test_a_pod_approves_and_rejects_on_a_volume_by_the_name_of_who_asks(
+    models: str, push: Push, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push("a")
+    monkeypatch.setattr(storage, "_volumes", {})
+    storage.read_volume(str(tmp_path / "runs"), Pod(monkeypatch, tmp_path / "copies"))
+    monkeypatch.setenv("LOGNAME", "ana")
+
+    def invoke(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["models", *arguments], catch_exceptions=False)
+        return result.stdout + result.stderr
+
+    assert "version 1 would serve" in invoke("approve", f"{models}@candidate", "--dry-run")
+    assert f"✓ version 1 serves in {models}\n" in invoke("approve", f"{models}@candidate", "--reason", "good")
+    assert "by ana: good" in invoke("show", models)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_volumes", {})
+        waiting = push("b")
+    assert f"✓ version 2 is rejected: {waiting.path}\n" in invoke("reject", f"{models}@candidate", "--as", "Ada")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"no version waits for approval\. ana approved version 1 at 20.* Ada rejected version 2 at 20",
+    ):
+        invoke("approve", f"{models}@candidate")
+
+
 def test_prune_deletes_a_rejected_version_with_its_run(models: str, push: Push) -> None:
     from trainyard_control.local import retention
 
