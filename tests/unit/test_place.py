@@ -20,7 +20,8 @@ from trainyard.steps.preprocess.component import preprocess
 from trainyard.steps.push.component import push
 from trainyard.steps.train.component import train
 from trainyard_control.catalog.train import train_pipeline
-from trainyard_control.compiler.placement import bounded_retries, flattened, place, table
+from trainyard_control.compiler.conditions import flattened
+from trainyard_control.compiler.placement import bounded_retries, place, table
 
 TaskChange = Callable[[PipelineTask, str], PipelineTask]
 

@@ -32,7 +32,8 @@ from trainyard.spec.schedule import When
 from trainyard.storage import uploads
 from trainyard.storage.uploads import Upload
 from trainyard.uris import is_bucket
-from trainyard_control.compiler.placement import GANG, PlacedSpec, place
+from trainyard_control.compiler.pipeline_spec import GANG
+from trainyard_control.compiler.placement import PlacedSpec, place
 from trainyard_control.planning import python_packages
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.history import Estimate

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trainyard import quantity
 from trainyard.contract.gang import STEP as TRAIN
@@ -23,7 +22,6 @@ from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.pod_spec import DISK, USER, literal_json, pod_spec
 from trainyard.runtime.step import TIMEOUT_VARIABLE
-from trainyard.spec import documents
 from trainyard.spec.environment import (
     DEFAULT,
     LONGEST_PAUSE_SECONDS,
@@ -36,13 +34,9 @@ from trainyard.spec.environment import (
 from trainyard.spec.hardware.catalog import catalog
 from trainyard.spec.hardware.machines import allocatable, machine_of
 from trainyard.spec.hardware.pools import Pool, Resources, training_variables
-from trainyard.spec.recipe import Recipe
+from trainyard_control.compiler.conditions import flattened
+from trainyard_control.compiler.pipeline_spec import GANG, IMAGE, PipelineSpec, Spec
 
-Spec = dict[str, Any]
-
-IMAGE = "trainyard/cpu"  # what the components are compiled with: stands for the variant that the pool's kind needs
-_FUNCTION = "--function_to_execute"  # how KFP names the function of a Python component
-GANG = "gang"  # the parameter that plans a gang, of a pipeline and of its step that launches it
 # Chosen: it waits; kfp and the Kubernetes client take a quarter of that memory. In the queue it would hold some of the
 # quota that its gang waits for.
 LAUNCHER = {
@@ -53,8 +47,6 @@ LAUNCHER = {
     "evictable": True,  # the next one continues within seconds
 }
 LAUNCHER_SECONDS = 3600  # chosen: what a launcher may take beyond its gang's own timeout, for starts and ends
-
-_PARAMETER = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
@@ -86,30 +78,30 @@ def place(spec: Spec, environment: Environment, platform: Spec | None = None) ->
     if environment.target == "local":
         return PlacedSpec(spec, platform)
     spec = flattened(spec, IMAGE) if environment.target == "kubeflow" else copy.deepcopy(spec)
-    steps = _container_steps(spec)
-    _check_names(environment, set(steps.values()))
-    placements = _placements(spec, steps, environment)
-    _check_requests(spec, platform or {}, placements, environment)
-    if training := next((one.plan for one in placements.values() if one.step == TRAIN and one.plan), None):
-        default = {"defaultValue": to_parameter(training), "isOptional": True}
-        spec["root"]["inputDefinitions"]["parameters"][GANG] |= default
-    platform = copy.deepcopy(platform or {})
+    pipeline, platform = PipelineSpec(spec), copy.deepcopy(platform or {})
     configs = platform.setdefault("platforms", {}).setdefault("kubernetes", {})
     executors = configs.setdefault("deploymentSpec", {}).setdefault("executors", {})
-    containers = {executor: spec["deploymentSpec"]["executors"][executor]["container"] for executor in steps}
-    known = {executor: _variables(containers[executor], executors.get(executor, {})) for executor in steps}
+    _check_names(environment, set(pipeline.steps.values()))
+    placements = _placements(pipeline, environment)
+    _check_requests(pipeline, executors, placements, environment)
+    for placement in placements.values():
+        if placement.step == TRAIN and placement.plan:
+            default = {"defaultValue": to_parameter(placement.plan), "isOptional": True}
+            spec["root"]["inputDefinitions"]["parameters"][GANG] |= default
+            break
     for executor, placement in placements.items():
-        _place_container(containers[executor], placement, environment, known[executor])
-    for task, step in _tasks(spec, steps):
-        if "retryPolicy" not in task and (retries := environment.retries_of(step)):
+        container, config = pipeline.container(executor), executors.get(executor, {})
+        set_by_author = _variables(container, config)
+        _place_container(container, placement, environment, set_by_author)
+        if environment.target == "kubeflow":
+            executors[executor] = _kubernetes(config, placement, environment, set_by_author)
+    for task, executor in pipeline.tasks():
+        if "retryPolicy" not in task and (retries := environment.retries_of(pipeline.steps[executor])):
             task["retryPolicy"] = _retry_policy(retries, environment)
     if environment.target == "vertex":
         return PlacedSpec(spec, None)
-    for executor, placement in placements.items():
-        executors[executor] = _kubernetes(executors.get(executor, {}), placement, environment, known[executor])
-    if deadline := environment.deadline_of(
-        (placement.step, None if placement.pool.queue else placement.seconds) for placement in placements.values()
-    ):
+    times = [(placement.step, None if placement.pool.queue else placement.seconds) for placement in placements.values()]
+    if deadline := environment.deadline_of(times):
         configs.setdefault("pipelineConfig", {}).setdefault("activeDeadlineSeconds", deadline)
     if environment.keep_seconds:
         configs.setdefault("pipelineConfig", {}).setdefault("resourceTtlOnCompletion", environment.keep_seconds)
@@ -135,26 +127,24 @@ class _StepPlacement:
     image: str | None = None
 
 
-def _placements(spec: Spec, steps: dict[str, str], environment: Environment) -> dict[str, _StepPlacement]:
-    """Return the placement of each executor. `steps` are the names of their steps."""
+def _placements(pipeline: PipelineSpec, environment: Environment) -> dict[str, _StepPlacement]:
+    """Return the placement of each executor."""
     uses: Counter[str] = Counter()
-    placements, recipe = {}, _recipe(spec)
-    for executor in sorted(steps, key=lambda executor: (len(executor), executor)):  # as KFP numbers them
-        step = steps[executor]
+    placements = {}
+    for executor in sorted(pipeline.steps, key=lambda executor: (len(executor), executor)):  # as KFP numbers them
+        step = pipeline.steps[executor]
         uses[step] += 1
         use = str(uses[step]) if uses[step] > 1 else ""
-        placements[executor] = _step_placement(spec, executor, step, use, environment, recipe)
-    return {executor: placements[executor] for executor in steps}
+        placements[executor] = _step_placement(pipeline, executor, use, environment)
+    return {executor: placements[executor] for executor in pipeline.steps}
 
 
-def _step_placement(
-    spec: Spec, executor: str, step: str, use: str, environment: Environment, recipe: Recipe | None
-) -> _StepPlacement:
+def _step_placement(pipeline: PipelineSpec, executor: str, use: str, environment: Environment) -> _StepPlacement:
+    step, recipe = pipeline.steps[executor], pipeline.recipe
     seconds = environment.timeout_of(step)
-    image = spec["deploymentSpec"]["executors"][executor]["container"]["image"]
     own_image = recipe_image(recipe, step, environment.pool_of(step), environment) if recipe else None
-    ours = image in (IMAGE, own_image, *environment.images.values())
-    takes_gang = _takes_gang(spec, executor) if step == TRAIN else ours and _is_task(spec, executor)
+    ours = pipeline.container(executor)["image"] in (IMAGE, own_image, *environment.images.values())
+    takes_gang = pipeline.takes_gang(executor) if step == TRAIN else ours and pipeline.runs_task(executor)
     plan = gang_spec(environment, step, recipe) if takes_gang else None
     if plan is None:
         name = environment.pool_name(step)
@@ -167,68 +157,15 @@ def _step_placement(
     return _StepPlacement(step, name, pool, longest, ours, use, plan)
 
 
-def _recipe(spec: Spec) -> Recipe | None:
-    """Return the recipe that the pipeline carries, None if it carries none."""
-    parameters = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-    try:
-        return documents.parse(str(parameters.get("recipe", {}).get("defaultValue", "")), Recipe, name="recipe")
-    except ConfigurationError:  # a pipeline of somebody else's, or the catalog's without a recipe
-        return None
-
-
-def _takes_gang(spec: Spec, executor: str) -> bool:
-    parts = [spec["root"], *(part for part in spec["components"].values() if part.get("executorLabel") == executor)]
-    return all(GANG in part.get("inputDefinitions", {}).get("parameters", {}) for part in parts)
-
-
-def _is_task(spec: Spec, executor: str) -> bool:
-    """Return True if the step runs by `trainyard.runtime.task`, which launches a gang if `VARIABLE` plans one."""
-    return "trainyard.runtime" in str(spec["deploymentSpec"]["executors"][executor]["container"].get("command"))
-
-
-def _container_steps(spec: Spec) -> dict[str, str]:
-    """Return the step's name by executor: the name of its component.
-
-    KFP numbers the uses of a name, `name-2`. The name of a Python component is that of its function. Of others, a use
-    is the same step if it runs the same program with the same inputs and outputs: a component may be called train-2.
-    """
-    executors = spec.get("deploymentSpec", {}).get("executors", {})
-    programs = {executor: _program(spec, executor) for executor in executors}
-    steps = {}
-    for executor, content in executors.items():
-        if "container" in content:
-            first = re.sub(r"-([2-9]|[1-9]\d+)$", "", executor)
-            is_use = first in executors and programs[first] == programs[executor]
-            name = (first if is_use else executor).removeprefix("exec-")
-            steps[executor] = _function(content["container"].get("args", [])) or name
-    return steps
-
-
-def _function(arguments: list[Any]) -> str:
-    """Return the component's name of the Python function that a container runs, '' if it runs none."""
-    if _FUNCTION not in arguments[:-1]:
-        return ""
-    name = str(arguments[arguments.index(_FUNCTION) + 1])
-    return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _program(spec: Spec, executor: str) -> tuple[Spec, Spec]:
-    """Return the command of `executor`'s container, and the inputs and outputs of its component."""
-    container = spec["deploymentSpec"]["executors"][executor].get("container", {})
-    command = {key: container.get(key) for key in ("command", "args")}
-    component: Spec = next((one for one in spec["components"].values() if one.get("executorLabel") == executor), {})
-    return command, {key: component.get(key) for key in ("inputDefinitions", "outputDefinitions")}
-
-
 def table(spec: Spec, environment: Environment) -> list[tuple[str, str, str, str]]:
     """Return the task, step, pool and accelerators of every container of the pipeline, in the order of the tasks."""
     if environment.target == "local":
         return []
-    steps = _container_steps(spec)
-    placements = _placements(spec, steps, environment)
+    pipeline = PipelineSpec(spec)
+    placements = _placements(pipeline, environment)
     rows = []
-    for task, step in _tasks(spec, steps):
-        placement = placements[spec["components"][task["componentRef"]["name"]]["executorLabel"]]
+    for task, executor in pipeline.tasks():
+        step, placement = pipeline.steps[executor], placements[executor]
         pool = environment.pool_of(step) if placement.plan else placement.pool
         pools = ", then ".join(environment.pool_names(step))
         name = f"{placement.name} (launches a gang on {pools})" if placement.plan else ""
@@ -238,17 +175,16 @@ def table(spec: Spec, environment: Environment) -> list[tuple[str, str, str, str
 
 
 def _check_requests(
-    spec: Spec, platform: Spec, placements: dict[str, _StepPlacement], environment: Environment
+    pipeline: PipelineSpec, configs: Spec, placements: dict[str, _StepPlacement], environment: Environment
 ) -> None:
     """Raise `ConfigurationError` if a step requests accelerators, cores or memory that no node of its pool has.
 
-    A step whose author chose the nodes is left to the author.
+    A step whose author chose the nodes in its one of the `configs` is left to the author.
     """
-    configs = platform.get("platforms", {}).get("kubernetes", {}).get("deploymentSpec", {}).get("executors", {})
     faults = []
     for executor, placement in placements.items():
         if not configs.get(executor, {}).get("nodeSelector"):
-            requested = spec["deploymentSpec"]["executors"][executor]["container"].get("resources", {})
+            requested = pipeline.container(executor).get("resources", {})
             faults += [
                 f"{environment.name}: placement: the step '{placement.step}' requests {wanted}, and pool "
                 f"'{placement.name}' {has}. Place it on another pool, or change its request."
@@ -296,16 +232,6 @@ def _check_names(environment: Environment, steps: set[str]) -> None:
     ]
     if faults:
         raise ConfigurationError(*faults)
-
-
-def _tasks(spec: Spec, steps: dict[str, str]) -> Iterator[tuple[Spec, str]]:
-    """Yield every task that runs a container, however deep in loops, conditions and exit handlers, with its step."""
-    components = spec["components"]
-    for dag in (spec["root"].get("dag"), *(component.get("dag") for component in components.values())):
-        for task in (dag or {}).get("tasks", {}).values():
-            executor = components[task["componentRef"]["name"]].get("executorLabel")
-            if executor in steps:
-                yield task, steps[executor]
 
 
 def _variables(container: Spec, config: Spec) -> set[str]:
@@ -395,12 +321,13 @@ def bounded_retries(placed: PlacedSpec, environment: Environment) -> list[str]:
     if environment.target != "kubeflow":
         return []
     sentences = []
-    for task, step in _tasks(placed.pipeline, _container_steps(placed.pipeline)):
+    pipeline = PipelineSpec(placed.pipeline)
+    for task, executor in pipeline.tasks():
         policy = task.get("retryPolicy", {})
         retries, bound = policy.get("maxRetryCount", 0), _seconds(policy.get("backoffMaxDuration", "0s"))
         first = _seconds(policy.get("backoffDuration", "0s"))
         pause = sum(first * policy.get("backoffFactor", 2.0) ** index for index in range(retries))
-        timeout = environment.timeout_of(step)
+        timeout = environment.timeout_of(pipeline.steps[executor])
         if retries and (timeout is None or bound < (retries + 1) * timeout + pause) and bound < LONGEST_SECONDS:
             sentences.append(
                 f"{task['taskInfo']['name']}: its {retries} retries end {bound:g} s after the first attempt began, "
@@ -488,67 +415,3 @@ def _secret_as_env(variable: str, source: SecretKey) -> Spec:
         "keyToEnv": [{"secretKey": source.key, "envVar": variable}],
         "optional": False,
     }
-
-
-def flattened(spec: Spec, image: str) -> Spec:
-    """Return a copy of the compiled pipeline `spec`, its conditions replaced by their tasks, which get them.
-
-    KFP compiles `dsl.If` to a pipeline within the pipeline, which Kubeflow's page draws as one closed box. Its backend
-    takes the condition of a container's task as well: if it is false, the task and all that read it are skipped.
-    Source: kubeflow/pipelines 2.17.0, driver/container.go and compiler/argocompiler/dag.go in backend/src/v2.
-
-    A condition stays if it has outputs, holds a loop or a task whose container image is not `image`, or is in a loop.
-    """
-    spec = copy.deepcopy(spec)
-    tasks = spec["root"].get("dag", {}).get("tasks", {})
-    while name := next((name for name, task in tasks.items() if _replaceable(spec, task, image)), ""):
-        _inline(spec, tasks, name)
-    return spec
-
-
-def _replaceable(spec: Spec, task: Spec, image: str) -> bool:
-    """Return True if `task` is a condition around tasks of `image` alone, including nested conditions."""
-    component = spec["components"][task["componentRef"]["name"]]
-    if "condition" not in task.get("triggerPolicy", {}) or "dag" not in component or "outputDefinitions" in component:
-        return False
-    dag = component["dag"]
-    return "parameterIterator" not in task and all(
-        _task_image(spec, inner) == image or _replaceable(spec, inner, image) for inner in dag["tasks"].values()
-    )
-
-
-def _task_image(spec: Spec, task: Spec) -> str:
-    """Return the image of the task's container, '' if it has none."""
-    label = spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
-    return str(spec["deploymentSpec"]["executors"].get(label, {}).get("container", {}).get("image", ""))
-
-
-def _inline(spec: Spec, tasks: Spec, name: str) -> None:
-    """Put the tasks of the condition `name` in its place in `tasks`."""
-    outer = tasks.pop(name)
-    component = spec["components"].pop(outer["componentRef"]["name"])
-    bound = outer["inputs"].get("parameters", {})
-    inner = component["dag"]["tasks"]
-    for task_name, task in inner.items():
-        first = not set(task.get("dependentTasks", [])) & inner.keys()
-        parameters = task.setdefault("inputs", {}).setdefault("parameters", {})
-        for key, value in parameters.items():
-            parameters[key] = bound.get(value.get("componentInputParameter"), value)
-        waits_for = set(task.get("dependentTasks", []))
-        if first:
-            _restrict(spec, task, outer, component)
-            waits_for |= set(outer.get("dependentTasks", []))
-        outputs = [value["taskOutputParameter"] for value in parameters.values() if "taskOutputParameter" in value]
-        task["dependentTasks"] = sorted(waits_for | {output["producerTask"] for output in outputs})
-        tasks[task_name] = task
-
-
-def _restrict(spec: Spec, task: Spec, outer: Spec, component: Spec) -> None:
-    """Give `task` the condition of `outer`, and the inputs that the condition reads."""
-    condition = outer["triggerPolicy"]["condition"]
-    own = task.get("triggerPolicy", {}).get("condition")
-    task["triggerPolicy"] = {"condition": f"({condition}) && ({own})" if own else condition}
-    definitions = spec["components"][task["componentRef"]["name"]].setdefault("inputDefinitions", {})
-    for read in _PARAMETER.findall(condition):
-        task["inputs"]["parameters"][read] = outer["inputs"]["parameters"][read]
-        definitions.setdefault("parameters", {})[read] = component["inputDefinitions"]["parameters"][read]
