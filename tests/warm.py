@@ -1,6 +1,6 @@
 """Starts the Python processes of tests as forks of a template that has imported TensorFlow: saves 2 to 4 CPU-seconds.
 
-`start()` leaves a template, and `use()` has `subprocess` and `multiprocessing` ask it for `python -m …`, `python -c …`
+`start()` leaves a template, and `use()` has `subprocess` ask it for `python -m …`, `python -c …`
 and scripts. What it forks is a child of the process that asked, with the variables, folder, files, signals, group,
 session and command line of one that was executed, and has a template of its own for what it starts in turn. All else
 is executed as ever: other programs (and with them what `sh` starts), options of Python or of `Popen` that a fork cannot
@@ -166,7 +166,7 @@ def _started(variables: dict[str, str]) -> Template:
 
 
 def use(function: Callable[..., int] | None = None) -> None:
-    """Have `subprocess` and `multiprocessing` start processes by `function`, by default from the template."""
+    """Have `subprocess` start processes by `function`, by default from the template."""
     _posixsubprocess.fork_exec = subprocess._fork_exec = function or fork_exec  # type: ignore[attr-defined]
 
 
@@ -258,7 +258,7 @@ def _become(request: dict[str, Any], variables: dict[str, str], optional: set[st
     os.sched_setaffinity(0, request["cores"])
     keep = set()
     templates.clear()
-    if not any("multiprocessing.forkserver" in word for word in request["words"]):  # whose children ask nobody
+    if not any("run_fork_server" in word for word in request["words"]):  # whose children ask nobody
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if not os.fork():
             for number in (ours.detach(), *files):

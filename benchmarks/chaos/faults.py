@@ -355,7 +355,7 @@ def _name(pid: int, target: Target) -> str:
         return "command"
     if _SUPERVISOR in line:
         return "supervisor"
-    if "forkserver" in line:
+    if "run_fork_server" in line:
         return "step or training process" if os.getsid(pid) == pid != target.pid else "fork server"
     return line[-60:].strip() or "?"
 

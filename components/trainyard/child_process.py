@@ -1,102 +1,97 @@
 """Child processes: each in its own session, its output in a pipe, and ended when its parent dies.
 
-They are forked out of Python's fork server, which has imported what is slow, or out of this process while it has done
-no more than import it. The server gets no SIGTERM: `timeout`, systemd and others send it to every process of a group,
-and a server that went with it would take its children's exit codes along. One that is killed all the same is replaced
-by the next start, in its children as in their creator.
+They are forked by a fork server, which has imported what is slow:
+
+    this process ── asks for a child ──▶ fork server     imports the modules, then only forks
+         │                                    │ fork
+         ├──── the call ────────────────▶  keeper        the child's parent: waits for it, and ends it when the process
+         │◀─── process id, exit code ─────    │ fork     that asked is gone
+         └◀─── lines of stdout, stderr ──  child         runs target(*args), and may ask the server for children too
+
+All that ask share one Unix socket to the server. A request is one byte and three descriptors: the keeper's end of a new
+connection, the pipe for the child's output, and the shared socket for the child. The call follows through the
+connection, pickled; the keeper answers with the process id and, later, the exit code. Without an exit code its end
+means that the keeper was killed, and its child with it.
+
+The server and the keepers get no SIGTERM, which `timeout` and others send to every process of a group. A server that
+is killed all the same costs its children nothing; the next start replaces it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
-import io
-import multiprocessing
+import importlib
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, connection, forkserver, resource_tracker, util
+import traceback
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
-from types import ModuleType
-from typing import IO, Any, Literal
+from typing import IO, Any, NoReturn
 
 from trainyard.errors import TransientError
 
 LAST_LINES_SECONDS = 5.0
 """Chosen: for a thread to read what the pipe of an ended process holds."""
 LOST = 255
-"""The exit code that multiprocessing gives to a child that was lost together with the server, so that it is unknown."""
+"""The exit code of a child that was lost together with its keeper, so that it is unknown."""
 
-_LONGEST_FOLDER = 70  # a socket's path has 107 characters at most (unix(7)), of which multiprocessing takes some 30
-_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 2.0)  # seconds between starts; chosen: a killed server takes a moment to be dead
+_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6, 2.0)  # chosen; seconds after each start that failed
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LONGEST_LINE = 300  # characters of a program's last line; chosen
-_ORPHAN_SECONDS = 5.0  # chosen: what the kernel may take to end a process that was killed
-# multiprocessing asks for the exit codes of all children when it starts one, and each can be read once: two threads
-# that read one at the same moment would take it for lost. No thread starts a child while another replaces the server.
-_EXIT_CODES = threading.RLock()
-# The names of the variables that this process has, or had, and those of its creators: the server may have any of them.
-_variables: set[str] = set()
+_BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}  # by server and keepers, so that they outlive their children
+_NUMBER = 10  # bytes of a process id or an exit code, in decimal
 
 
-def prepare_fork_server(modules: list[str], sockets: Path | None = None) -> None:
-    """Leave a fork server running that imports `modules` before its first child; it may be imported by now or not.
+def prepare_fork_server(modules: list[str], fork: bool = False) -> None:
+    """Leave a fork server running that imports `modules` before its first child, unless this process has one.
 
-    sockets: where multiprocessing makes its folder, if this process has none yet; by default among temporary files.
+    fork: this process has imported `modules`, and the server is forked from it. Threads do not survive that, so
+    TensorFlow must not have computed anything here.
     """
-    _variables.update(os.environ)
-    forkserver.set_forkserver_preload(modules)
-    _place_sockets(sockets)
-    _ensure_server()
+    _current_server(modules, fork)
 
 
 class ChildProcess:
-    """A process that runs `target(*args)` with this process's variables of now. Unlike multiprocessing's it does not
-    outlive the server unnoticed: if its exit code is lost, it is killed.
+    """A process that runs `target(*args)`, which are pickled, with this process's variables and folder of now.
 
-    lines: what it writes to stdout and stderr. orphan_signal: what ends it when this process is gone. context: `fork`
-    starts it from this process instead of the server. Threads do not survive that, so TensorFlow must not have computed
-    anything here.
+    lines: what it writes to stdout and stderr. sentinel: a file descriptor to wait on until the process has ended.
+    orphan_signal: what ends it when this process is gone; SIGKILL ends its group too.
     """
 
     def __init__(
         self,
         target: Callable[..., None],
         args: tuple[Any, ...],
-        name: str | None = None,
+        name: str = "a process",
         orphan_signal: signal.Signals = signal.SIGKILL,
-        context: Literal["fork", "forkserver"] = "forkserver",
     ) -> None:
-        """Start it. Raises `TransientError` if a fresh server is killed as well."""
-        reader, writer = Pipe(duplex=False)
-        _variables.update(os.environ)
-        with reader, writer:
-            environment = dict(os.environ), set(_variables)
-            self._process = _start((target, args, writer, orphan_signal, *environment), name, context)
-            self.lines: IO[str] = os.fdopen(os.dup(reader.fileno()), encoding="utf-8", errors="replace")
-        self.pid = self._process.pid or 0
-        self._start_time = start_time(self.pid)
-        self._orphan_ended = False
-
-    @property
-    def sentinel(self) -> int:
-        """A file descriptor to wait on until the process has ended."""
-        return int(self._process.sentinel)
+        """Start it. Raises `TransientError` if a fresh fork server is killed as well."""
+        call = pickle.dumps((target, args))
+        request = pickle.dumps((orphan_signal, dict(os.environ), str(Path.cwd()), sys.path, call))
+        reader, writer = os.pipe()
+        self.lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace")
+        try:
+            self._keeper, self.pid = _start_child(request, writer, name)
+        finally:
+            os.close(writer)
+        self.sentinel = self._keeper.fileno()
 
     @property
     def code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs, LOST if it and the server were killed."""
-        with _EXIT_CODES:
-            code: int | None = self._process.exitcode
-        if code == LOST and not self._orphan_ended:
-            self._end_orphan()
-        return code
+        """Its exit code, negative for a signal; None while it runs, LOST if its keeper was killed."""
+        try:
+            return int(self._keeper.recv(_NUMBER, socket.MSG_PEEK | socket.MSG_DONTWAIT) or LOST)  # others read it too
+        except BlockingIOError:
+            return None
 
     def is_alive(self) -> bool:
         """Return True if it runs."""
@@ -105,43 +100,30 @@ class ChildProcess:
     def join(self, seconds: float | None = None) -> None:
         """Wait until the process has ended, at most `seconds`."""
         connection.wait([self.sentinel], seconds)
-        with _EXIT_CODES:
-            self._process.join(0)
 
     def terminate(self) -> None:
         """Send it SIGTERM."""
-        self._process.terminate()
+        self._send(signal.SIGTERM)
 
     def interrupt(self) -> None:
         """Send it SIGINT."""
-        if self.is_alive():
-            os.kill(self.pid, signal.SIGINT)
+        self._send(signal.SIGINT)
 
     def kill(self, grace_seconds: float = 0.0) -> None:
         """Leave nothing of it running, after at most `grace_seconds` in which it may end by itself."""
         self.join(grace_seconds)
-        if self.is_alive():
-            self._process.kill()
-            self.join()
-        _ = self.code  # an orphan goes too
+        self._send(signal.SIGKILL)
+        self.join()
 
     def kill_group(self) -> None:
         """Leave none of the processes running that it started, as far as they stayed in its session's first group."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _end_orphan(self) -> None:
-        """Kill what may live on without the server; process 1 becomes its parent, and waits for it."""
-        self._orphan_ended = True
-        end = time.monotonic() + _ORPHAN_SECONDS
-        while start_time(self.pid) == self._start_time and time.monotonic() < end:
+    def _send(self, signal_: signal.Signals) -> None:
+        if self.is_alive():
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
-            if not self._start_time:  # this system has no /proc
-                return
-            time.sleep(0.01)
+                os.kill(self.pid, signal_)
 
 
 def start_program(
@@ -216,7 +198,7 @@ def end_programs(programs: Iterable[subprocess.Popen[str]], grace_seconds: float
 def describe_exit(code: int) -> str:
     """Describe an exit `code`, as the end of a sentence."""
     if code == LOST:
-        return "was killed, or the fork server that had started it"
+        return "was killed, or the process that waited for it"
     if code == -signal.SIGKILL:
         return "was killed (SIGKILL)"
     return f"ended with {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
@@ -234,135 +216,166 @@ def start_time(process: int) -> str:
         return ""
 
 
-def _start(args: tuple[Any, ...], name: str | None, context: Literal["fork", "forkserver"]) -> Any:
-    def start() -> Any:
-        multiprocessing_context: Any = multiprocessing.get_context(context)
-        process = multiprocessing_context.Process(target=_run, args=args, name=name)
-        with _EXIT_CODES:
-            if context == "forkserver":
-                _ensure_server()
-            try:
-                with _main_hidden():
-                    process.start()
-            except lost:
-                _leave_inherited_server()
-                raise
-        return process
+@dataclass(frozen=True)
+class _ForkServer:
+    """A fork server that has imported `modules`. requests: this process's end of the shared socket."""
 
+    modules: list[str]
+    requests: socket.socket
+    process: subprocess.Popen[bytes] | None = None  # for the process that has executed it
+
+    @classmethod
+    def start(cls, modules: list[str], fork: bool = False) -> _ForkServer:
+        """Start a server as `prepare_fork_server` does."""
+        ours, theirs = socket.socketpair()
+        process, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+        try:
+            if not fork:
+                program = f"import sys; sys.path[:] = {sys.path!r}; from trainyard import child_process; "
+                program += f"child_process.run_fork_server({theirs.fileno()}, {modules!r})"
+                command = [sys.executable, "-c", program]
+                process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            elif not os.fork():
+                ours.close()
+                _serve(theirs, modules, {})
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        return cls(modules, ours, process)
+
+    def start_child(self, request: bytes, output: int) -> tuple[socket.socket, int]:
+        """Return the connection to the keeper of a new child, and the child's process id.
+
+        Raises `ConnectionError` if the server was killed.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(self.requests, [b"\0"], [theirs.fileno(), output, self.requests.fileno()])
+            ours.sendall(request)
+            if number := ours.recv(_NUMBER):
+                return ours, int(number)
+            raise ConnectionResetError
+        except BaseException:  # a signal's too: the keeper ends the child if it has started one
+            ours.close()
+            raise
+
+
+def _start_child(request: bytes, output: int, name: str) -> tuple[socket.socket, int]:
+    """Start a child as `_ForkServer.start_child`, from a fresh server if the server was killed."""
+    server = None
     # Starts count and not seconds: the machine may stall, or be suspended, in the moment of a single kill.
-    lost = (EOFError, ConnectionError)
     for pause in _PAUSES:
-        with suppress(*lost):
-            return start()
+        server = _current_server([], killed=server)
+        with suppress(ConnectionError):
+            return server.start_child(request, output)
         time.sleep(pause)
-    try:
-        return start()
-    except lost as error:
-        raise TransientError(
-            f"{name or 'a process'}: could not be started, the fork server was killed again and again. "
-            "Run the same command again; if it happens again, give it more memory."
-        ) from error
+    raise TransientError(
+        f"{name}: could not be started, the fork server was killed again and again. "
+        "Run the same command again; if it happens again, give it more memory."
+    )
 
 
-@contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Have multiprocessing find no main module while a process is started, which it would run again in the process.
+_server: _ForkServer | None = None
+_STARTING = threading.Lock()
 
-    A person's script that calls `trainyard.run` would train once more there, and KFP's would be imported for seconds.
+
+def _current_server(modules: list[str], fork: bool = False, killed: _ForkServer | None = None) -> _ForkServer:
+    """Return this process's server, which is started if there is none, or only the `killed` one."""
+    global _server
+    with _STARTING:
+        if _server is None or _server is killed:
+            _server = _ForkServer.start(_server.modules if _server else modules, fork)
+        return _server
+
+
+def run_fork_server(requests: int, modules: list[str]) -> NoReturn:
+    """Run the program of a fork server that has imported `modules`. requests: the socket to read requests from."""
+    before = dict(os.environ)
+    for module in modules:
+        with suppress(Exception):  # the child meets it again
+            importlib.import_module(module)
+    set_by_imports = {name: value for name, value in os.environ.items() if before.get(name) != value}
+    _serve(socket.socket(fileno=requests), modules, set_by_imports)
+
+
+def _serve(requests: socket.socket, modules: list[str], variables: dict[str, str]) -> NoReturn:
+    """Fork a keeper for each of the `requests` until no process is left that could send one.
+
+    variables: what a child has beside those of the process that asks for it.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a keeper
+    while True:
+        request, files, *_ = socket.recv_fds(requests, 1, 3)
+        if not request:
+            os._exit(0)
+        if not os.fork():
+            requests.close()
+            answers, output, shared = files
+            os.set_inheritable(shared, False)
+            _keep(socket.socket(fileno=answers), output, _ForkServer(modules, socket.socket(fileno=shared)), variables)
+        for file in files:
+            os.close(file)
+
+
+def _keep(answers: socket.socket, output: int, server: _ForkServer, variables: dict[str, str]) -> NoReturn:
+    """Start the child that is asked for, and end with it."""
     try:
-        yield
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        orphan_signal, environment, folder, path, call = pickle.load(answers.makefile("rb"))  # noqa: S301 - of our own process
+        end_with_keeper = end_with_parent()
+        child = os.fork()
+        if not child:
+            answers.close()
+            if end_with_keeper:
+                end_with_keeper()
+            _run(call, output, server, variables | environment, folder, path)
+        os.close(output)
+        server.requests.close()
+        answers.sendall(b"%*d" % (_NUMBER, child))
+        threading.Thread(target=_end_with_creator, args=(answers, child, orphan_signal), daemon=True).start()
+        _, status = os.waitpid(child, 0)
+        answers.sendall(b"%*d" % (_NUMBER, os.waitstatus_to_exitcode(status)))
     finally:
-        sys.modules["__main__"] = main
+        os._exit(1)
 
 
-def _ensure_server() -> None:
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is None and server._forkserver_address is not None:
-        # A child of a fork server: multiprocessing means to reuse that one, and would start another (seen with
-        # CPython 3.11), which imports TensorFlow again.
-        server.ensure_running = resource_tracker.ensure_running
-        return
-    _place_sockets()
-    resource_tracker.ensure_running()  # it would let SIGTERM through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _leave_inherited_server() -> None:
-    """Have the next start launch a server of this process, if it used that of its parent, which was killed."""
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is None and server._forkserver_address is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_address = server._forkserver_alive_fd = None
-
-
-def _place_sockets(folder: Path | None = None) -> None:
-    """Let multiprocessing make its folder, once a process, in `folder`; in /tmp if that is too long for a socket."""
-    default = tempfile.gettempdir()
-    wanted = str(folder or default)
-    if len(os.fsencode(wanted)) > _LONGEST_FOLDER:
-        wanted = "/tmp"  # noqa: S108 - multiprocessing creates its own folder there
-    if wanted == default:
-        return
-    tempfile.tempdir = wanted
-    try:
-        util.get_temp_dir()
-    finally:
-        tempfile.tempdir = default
+def _end_with_creator(answers: socket.socket, child: int, orphan_signal: signal.Signals) -> None:
+    """Send `orphan_signal` to `child` once the process that asked for it is gone, SIGKILL to its whole group."""
+    with suppress(ConnectionError):
+        answers.recv(1)  # nothing comes but the end
+    # What it has started, a recipe's own program say, goes with it: nobody is left who would call `kill_group`.
+    for send in (os.killpg, os.kill) if orphan_signal == signal.SIGKILL else (os.kill,):
+        with suppress(ProcessLookupError):
+            send(child, orphan_signal)
 
 
 def _run(
-    target: Callable[..., None],
-    args: tuple[Any, ...],
-    output: connection.Connection,
-    orphan_signal: signal.Signals,
-    environment: dict[str, str],
-    variables: set[str],
-) -> None:
+    call: bytes, output: int, server: _ForkServer, environment: dict[str, str], folder: str, path: list[str]
+) -> NoReturn:
+    """Become the child: call its function, and end as the interpreter does."""
+    global _server, _STARTING
     os.setsid()  # Ctrl-C reaches the parent alone, which passes it on once
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    for stream in (sys.stdout, sys.stderr):  # `lines` reads UTF-8, whatever the terminal of the parent is
-        if isinstance(stream, io.TextIOWrapper):
-            # Before the pipe comes, in which a stream that began as a file cannot seek.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-        os.dup2(output.fileno(), stream.fileno())
-    output.close()
-    _variables.update(variables)
-    for name in variables - environment.keys():
-        os.environ.pop(name, None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
+    for number, name in ((1, "stdout"), (2, "stderr")):  # `lines` reads UTF-8, whatever the terminal of the parent is
+        os.dup2(output, number)
+        setattr(sys, name, open(number, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+    os.close(output)
+    os.environ.clear()
     os.environ.update(environment)
-    _end_with_creator(orphan_signal)
-    target(*args)
-
-
-def _end_with_creator(orphan_signal: signal.Signals) -> None:
-    """Have `orphan_signal` sent to this process when the one that created it dies; SIGKILL to its whole group.
-
-    The kernel's signal of a parent's death is of no use here: the parent is the fork server, which lives as long as one
-    of its children. So the kernel watches the pipe whose other end the creator alone holds. A thread would not do:
-    TensorFlow holds the interpreter's lock while it connects to a worker, for ever if that is gone.
-    """
-    creator = multiprocessing.parent_process()
-    if creator is None:
-        return
-    sentinel, group = creator.sentinel, orphan_signal == signal.SIGKILL
-    if sys.platform == "linux":
-        fcntl.fcntl(sentinel, fcntl.F_SETOWN, -os.getpid() if group else os.getpid())
-        fcntl.fcntl(sentinel, fcntl.F_SETSIG, orphan_signal)
-        fcntl.fcntl(sentinel, fcntl.F_SETFL, fcntl.fcntl(sentinel, fcntl.F_GETFL) | fcntl.FASYNC)
-        if connection.wait([sentinel], 0):  # it died before the kernel watched
-            _end_orphan(orphan_signal)
-    else:
-        threading.Thread(target=lambda: connection.wait([sentinel]) and _end_orphan(orphan_signal), daemon=True).start()
-
-
-def _end_orphan(orphan_signal: signal.Signals) -> None:
-    # What it has started, a recipe's own program say, goes with it: nobody is left who would call `kill_group`.
-    send = os.killpg if orphan_signal == signal.SIGKILL else os.kill
-    send(os.getpid(), orphan_signal)
+    _server, _STARTING = server, threading.Lock()
+    sys.path[:], code = path, 0
+    try:
+        os.chdir(folder)
+        target, args = pickle.loads(call)  # noqa: S301 - as above
+        target(*args)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - an interrupt too
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

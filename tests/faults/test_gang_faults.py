@@ -94,11 +94,11 @@ def test_each_killed_process_of_a_gang_costs_at_most_one_checkpoint_interval(
     """One gang loses one process after the other, each by SIGKILL, and a supervisor by SIGTERM at the end."""
     gang = start(tmp_path, examples, 2, epochs=EPOCHS)
     training = r"worker {}'s training process was killed"
-    server = training.format(0) + ", or the fork server that had started it"
+    keeper = training.format(0) + ", or the process that waited for it"
     faults: list[tuple[str, Callable[[], list[int]]]] = [
         (training.format(1) + " by SIGKILL", lambda: [gang.training_process(1)]),
-        (server, lambda: [parent(gang.training_process(0))]),
-        (server, lambda: [parent(gang.training_process(0)), gang.training_process(0)]),
+        (keeper, lambda: [parent(gang.training_process(0))]),
+        (keeper, lambda: [parent(gang.training_process(0)), gang.training_process(0)]),
         (r"worker 1 is lost", lambda: [gang.events("supervisor")[1]["process"]]),
     ]
     # Soon one after the other: half of the training is left for the last, which may come late.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import multiprocessing
 import re
 import runpy
 import shutil
@@ -27,6 +26,7 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from sklearn.metrics import recall_score
 
+from trainyard.child_process import ChildProcess
 from trainyard.contract import version
 from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold, refusal_reason
@@ -194,26 +194,36 @@ def test_a_path_that_answers_otherwise_refuses_with_its_record_and_column(
     assert paths[3].difference == pytest.approx(1e-4, rel=0.1) and "'row " in paths[3].note
 
 
-def test_a_server_that_is_killed_or_cannot_be_reached_is_no_verdict_on_the_files(exported_table: Path) -> None:
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
+    """Return the list of the processes that the test has started as servers."""
+    started: list[ChildProcess] = []
+
+    def start(*arguments: Any) -> ChildProcess:
+        started.append(ChildProcess(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(served, "ChildProcess", start)
+    return started
+
+
+def test_a_server_that_is_killed_or_cannot_be_reached_is_no_verdict_on_the_files(
+    exported_table: Path, servers: list[ChildProcess]
+) -> None:
     """A verdict would be committed, and the next run would reuse it."""
     with pytest.raises(TransientError, match="does not answer"), served.serving(exported_table):
         served.answers("http://127.0.0.1:9", {}, "")
     with pytest.raises(TransientError, match="was killed"), served.serving(exported_table) as url:
-        next(child for child in multiprocessing.active_children() if child.name == "server").kill()
+        servers[-1].kill()
         served.answers(url, {}, "")
-    with served.forked() as spare, pytest.raises(TransientError, match="was killed"):
-        spare.child.kill()
-        with served.serving(exported_table, spare=spare):
-            pass
 
 
 def test_a_step_of_its_own_program_forks_its_server_and_imports_tensorflow_once(table: Path, tmp_path: Path) -> None:
     settings = f"{TABLE}export: {{formats: [saved_model], max_accuracy_drop: 0.02}}"
     (tmp_path / "recipe.yaml").write_text(settings)
     program = """
-import runpy
-from multiprocessing import forkserver
-forkserver.ensure_running = None  # a start of it fails
+import runpy, sys
+sys.executable = "/bin/false"  # a fork server that is no fork of this process fails
 runpy.run_module("trainyard.steps", run_name="__main__")
 """
     inputs = [f"--{name}={table / name}" for name in ("examples", "model")]
@@ -267,7 +277,7 @@ http.server.HTTPServer(("127.0.0.1", flags.rest_api_port), Handler).serve_foreve
     "end", ["time.sleep(600)", ANSWERS_OTHERWISE.replace("self.rfile", "time.sleep(600)")], ids=["start", "answer"]
 )
 def test_a_server_that_does_not_start_or_answer_in_time_is_ended_and_no_verdict_on_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    tmp_path: Path, servers: list[ChildProcess], monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     (tmp_path / "exported" / "saved_model").mkdir(parents=True)
     program = tmp_path / served.BINARY
@@ -277,7 +287,7 @@ def test_a_server_that_does_not_start_or_answer_in_time_is_ended_and_no_verdict_
     expected = r"the files did not start and answer within 2 s \(.*\)\. Run the same command again"
     with pytest.raises(TransientError, match=expected), served.serving(tmp_path / "exported", str(program)) as url:
         served.answers(url, {"x": tf.constant([1.0])}, "probabilities")
-    assert not multiprocessing.active_children()
+    assert servers and not servers[-1].is_alive()
 
 
 def test_tensorflow_serving_on_the_path_answers_instead_of_our_server(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trainyard.beam import tasks
+from trainyard.child_process import ChildProcess
 from trainyard.errors import TransientError
 
 TASKS = list(range(20))
@@ -54,18 +55,27 @@ class Work:
 
 
 @pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
+    """Return the list of the worker processes that the test has started."""
+    started: list[ChildProcess] = []
+
+    def start(*arguments: Any) -> ChildProcess:
+        started.append(ChildProcess(*arguments))
+        return started[-1]
+
+    monkeypatch.setattr(tasks, "ChildProcess", start)
+    return started
+
+
+@pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Work]:
     monkeypatch.setattr(tasks, "_cores", lambda: 2)
     (tmp_path / "done").mkdir()
     return lambda fault: Work(tmp_path / "done", os.getpid(), fault)
 
 
-def worker_processes() -> list[str]:
-    return [child.name for child in multiprocessing.active_children() if child.name == "worker"]
-
-
 def test_a_worker_takes_tasks_and_each_is_done_once(
-    work: Callable[[str], Work], monkeypatch: pytest.MonkeyPatch
+    work: Callable[[str], Work], workers: list[ChildProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, lines = work(""), list[str]()
 
@@ -78,7 +88,7 @@ def test_a_worker_takes_tasks_and_each_is_done_once(
     assert (job.count("own") + job.count("worker"), job.left()) == (len(TASKS), [])
     assert job.count("own") and job.count("worker")
     assert sum(line.startswith("task ") for line in lines) == job.count("worker")
-    assert not worker_processes()
+    assert workers and not any(worker.is_alive() for worker in workers)
 
 
 def test_what_a_killed_worker_took_is_done_all_the_same(
@@ -90,12 +100,14 @@ def test_what_a_killed_worker_took_is_done_all_the_same(
     assert "a worker process was killed (SIGKILL)" in capfd.readouterr().err
 
 
-def test_what_stops_a_task_is_raised_here_and_no_worker_stays(work: Callable[[str], Work]) -> None:
+def test_what_stops_a_task_is_raised_here_and_no_worker_stays(
+    work: Callable[[str], Work], workers: list[ChildProcess]
+) -> None:
     job = work("unreachable")
     with pytest.raises(TransientError, match=r"^the bucket does not answer$"):
         tasks.run_tasks(job, job.left, "", tasks._BYTES, __name__)
     assert TASKS[-1] in job.left()
-    assert not worker_processes()
+    assert workers and not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize(

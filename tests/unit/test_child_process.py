@@ -11,8 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,8 +49,8 @@ def speak(text: str) -> None:
     os._exit(3)
 
 
-def start_without_the_server(codes: tuple[int, ...]) -> None:
-    os.kill(os.getppid(), signal.SIGKILL)
+def start_without_the_server(server: int, codes: tuple[int, ...]) -> None:
+    os.kill(server, signal.SIGKILL)
     children: list[ChildProcess] = []
     threads = [threading.Thread(target=lambda c=code: children.append(ChildProcess(leave, (c,)))) for code in codes]
     for thread in threads:
@@ -91,7 +91,14 @@ def has_ended(pid: int, seconds: float = 60) -> bool:
 
 
 def server() -> int:
-    return int(forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
+    """Return the fork server of this process."""
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    [pid] = [pid for pid in children if b"run_fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return int(pid)
+
+
+def keeper(child: ChildProcess) -> int:
+    return int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def blocked(path: Path, target: Callable[[str], None] = hold) -> ChildProcess:
@@ -102,16 +109,24 @@ def blocked(path: Path, target: Callable[[str], None] = hold) -> ChildProcess:
     return child
 
 
-def test_a_child_does_not_outlive_a_killed_server_and_the_next_one_has_a_fresh_server(tmp_path: Path) -> None:
+def test_a_child_outlives_a_killed_server_and_the_next_one_has_a_fresh_server(tmp_path: Path) -> None:
     child_process.prepare_fork_server([])
     child, before = blocked(tmp_path / "pid"), server()
     os.kill(before, signal.SIGKILL)
-    child.join(60)
-    assert child.code == child_process.LOST and not child.is_alive()
-    assert not child_process.start_time(child.pid)
     other = ChildProcess(leave, (7,))
     other.join(60)
-    assert other.code == 7 and server() != before
+    assert other.code == 7 and server() != before and child.is_alive()
+    child.terminate()
+    child.join(60)
+    assert child.code == -signal.SIGTERM
+
+
+def test_a_child_does_not_outlive_its_killed_keeper(tmp_path: Path) -> None:
+    child = blocked(tmp_path / "pid")
+    os.kill(keeper(child), signal.SIGKILL)
+    child.join(60)
+    assert child.code == child_process.LOST and not child.is_alive()
+    assert has_ended(child.pid)
 
 
 def test_a_server_gets_no_sigterm_and_its_children_do(tmp_path: Path) -> None:
@@ -136,30 +151,33 @@ def test_a_server_killed_before_its_first_child_costs_nothing() -> None:
 
 def test_a_child_whose_server_was_killed_starts_its_children_from_a_server_of_its_own() -> None:
     child_process.prepare_fork_server([])
-    child = ChildProcess(start_without_the_server, ((3, 4),))
+    child = ChildProcess(start_without_the_server, (server(), (3, 4)))
     assert [*child.lines] == ["[3, 4]\n"]
 
 
 def test_a_machine_that_stalls_for_long_is_no_server_that_is_killed_at_every_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, kills_left = time.monotonic, [1]
+    clock, kills_left, popen = time.monotonic, [1], subprocess.Popen
 
-    def ensure_running() -> None:
-        forkserver.ensure_running()
+    def start_and_kill(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = popen(*args, **options)
         if kills_left[0]:
             kills_left[0] -= 1
-            os.kill(server(), signal.SIGKILL)
-            os.waitid(os.P_PID, server(), os.WEXITED | os.WNOWAIT)
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             monkeypatch.setattr(time, "monotonic", lambda: clock() + 60)
+        return process
 
-    monkeypatch.setattr(child_process, "_PAUSES", (0.01, 0.01))
-    child_process.prepare_fork_server([])
-    monkeypatch.setattr(forkserver._forkserver, "ensure_running", ensure_running)  # type: ignore[attr-defined]
+    monkeypatch.setattr(child_process, "_PAUSES", (0.01, 0.01, 0.01))
+    ChildProcess(leave, (0,)).join(60)
+    monkeypatch.setattr(subprocess, "Popen", start_and_kill)
+    os.kill(server(), signal.SIGKILL)
     child = ChildProcess(leave, (3,))
     child.join(60)
     assert child.code == 3
-    kills_left[0] = 3
+    kills_left[0] = 2
+    os.kill(server(), signal.SIGKILL)
     with pytest.raises(TransientError, match=r"^held: could not be started, the fork server was killed again"):
         ChildProcess(leave, (3,), "held")
     assert not kills_left[0]
@@ -176,6 +194,10 @@ def test_what_a_child_and_a_program_write_is_read_and_how_they_ended_is_describe
         "ended with exit status 1",
     ]
     assert child_process.describe_exit(-signal.SIGSEGV) == "ended with SIGSEGV"
+    failed = ChildProcess(int, ("one",))
+    assert [*failed.lines][-1].startswith("ValueError: invalid literal")
+    failed.join(60)
+    assert failed.code == 1
 
 
 def test_a_child_ends_with_its_parent_and_one_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
@@ -252,24 +274,12 @@ def test_a_signal_that_comes_twice_at_once_is_raised_once(monkeypatch: pytest.Mo
         signals.handle_sigterm(signal.SIGTERM, None)
 
 
-def test_a_child_starts_where_the_folder_of_temporary_files_has_a_long_path(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 25)
-    folder.mkdir()
-    program = (
-        "import os, tempfile; from trainyard.child_process import ChildProcess\n"
-        "child = ChildProcess(os._exit, (7,)); child.join(60); print(child.code, tempfile.gettempdir())"
-    )
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
-    assert ended.stdout == f"7 {folder}\n", ended.stderr
-
-
 def test_threads_that_start_and_end_children_at_a_time_get_the_exit_code_of_their_own() -> None:
     codes: dict[int, set[int | None]] = {number: set() for number in (1, 2, 3, 4)}
 
     def work_on(number: int) -> None:
         for _ in range(8):
-            child = ChildProcess(leave, (number,))
+            child = ChildProcess(os._exit, (number,))  # without the imports of this module
             child.join()
             codes[number].add(child.code)
 

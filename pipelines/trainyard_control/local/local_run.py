@@ -226,9 +226,7 @@ class LocalRun:
         running.require_undisturbed(step)
         if code == -signal.SIGKILL and memory.oom_kills() > killed:
             raise errors.InfrastructureError(f"{step}: was killed{memory.oom_message(peak, step)}.")
-        # If the fork server was killed, only the committed output says how the step ended; one of push may be older.
-        unknown = code == child_process.LOST and not STEPS[step].always_run
-        if (code and not unknown) or storage.committed(output) is None:
+        if code or storage.committed(output) is None:
             raise self._error(step, code, failure)
 
     @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
@@ -38,8 +37,10 @@ def run(recipe: Recipe, examples: str, model: str, output: Path, thresholds: str
     from trainyard.steps.export import served
     from trainyard.steps.export.trained_model import export_trained
 
-    with nullcontext() if has_computed else served.forked() as spare, reading(examples):
-        export_trained(recipe, examples, model, output, json.loads(thresholds or "{}"), spare)
+    if not has_computed:
+        served.fork_server()
+    with reading(examples):
+        export_trained(recipe, examples, model, output, json.loads(thresholds or "{}"))
 
 
 def _copy(model: str, output: Path) -> None:

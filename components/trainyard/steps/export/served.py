@@ -16,9 +16,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,38 +45,23 @@ _LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy
 _SHOWN = 300  # characters of what the server said
 
 
-@dataclass(frozen=True)
-class Spare:
-    """A process that serves the files in the folder, by the binary, that it is sent through `told`."""
-
-    child: ChildProcess
-    told: Connection
-
-
 class NotServed(Exception):
     """The server refused the files, or ended because of them; the message says why."""
 
 
-@contextmanager
-def forked() -> Iterator[Spare]:
-    """Fork a process for `serving` while the block runs, out of this one, so that it need not import TensorFlow again.
+def fork_server() -> None:
+    """Have the server forked from this process as it is now, so that it need not import TensorFlow again.
 
     TensorFlow must be imported here, and not have computed anything.
     """
-    reader, told = Pipe(duplex=False)
-    with reader, told:
-        child = ChildProcess(_serve_told, (reader,), "server", context="fork")
-        try:
-            yield Spare(child, told)
-        finally:
-            child.kill()
+    prepare_fork_server(_IMPORTED_ONCE, fork=True)
 
 
 @contextmanager
-def serving(output: Path, binary: str | None = None, spare: Spare | None = None) -> Iterator[str]:
+def serving(output: Path, binary: str | None = None) -> Iterator[str]:
     """Start the server with the files as `push` lays them out, and yield its address.
 
-    binary: TensorFlow Serving's program; by default the server is that of `trainyard serve`. spare: becomes the server.
+    binary: TensorFlow Serving's program; by default the server is that of `trainyard serve`.
 
     Raises `NotServed` if the server ends by itself. Raises `TransientError` if it is killed, does not start in time, or
     cannot be reached: a verdict about the files would be kept, and the next run would not ask again.
@@ -90,11 +72,8 @@ def serving(output: Path, binary: str | None = None, spare: Spare | None = None)
             for target, name in files.items():
                 (staging / target).parent.mkdir(parents=True, exist_ok=True)
                 (staging / target).symlink_to((output / name).resolve())
-        if spare:
-            child = spare.child
-        else:
-            prepare_fork_server(_IMPORTED_ONCE)
-            child = ChildProcess(_serve, (binary, temporary), "server")
+        prepare_fork_server(_IMPORTED_ONCE)
+        child = ChildProcess(_serve, (binary, temporary), "server")
         late = threading.Event()
 
         def give_up() -> None:
@@ -105,8 +84,6 @@ def serving(output: Path, binary: str | None = None, spare: Spare | None = None)
         stop.start()
         last = "it wrote nothing"
         try:
-            if spare:
-                spare.told.send((binary, temporary))
             with child.lines as lines:
                 for line in lines:
                     if (event := events.parse(line)).get("event") == "serving":
@@ -135,10 +112,6 @@ def _fault(child: ChildProcess, reason: str, late: bool) -> Exception:
         f"export: the server that checks the files {ended} ({reason[-_SHOWN:]}). Run the same command again; if it "
         "happens again, give the step more memory."
     )
-
-
-def _serve_told(told: Connection) -> None:
-    _serve(*told.recv())
 
 
 def _serve(binary: str | None, folder: str) -> None:

@@ -58,14 +58,13 @@ def compare_paths(
     candidates: Sequence[ExportedModel],
     float32: Predictor,
     start_server: bool,
-    spare: served.Spare | None = None,
 ) -> list[SkewPath]:
     """Return the largest difference of every path for the first `RECORDS` of the eval split.
 
     The SavedModel and, with `start_server`, a server of the files in `output` are compared with the trained model
     `float32` on the examples of preprocess. A file for devices after preprocess.py is compared with itself on those
     examples, so that its bits do not count; `parity` compares it with the trained model. candidates: the exported
-    files. spare: as in `served.serving`.
+    files.
     """
     raw, _labels = next(iter(folder.raw_batches("eval", RECORDS)))
     features, _labels, keys = next(iter(folder.batches("eval", RECORDS)))
@@ -82,7 +81,7 @@ def compare_paths(
         binary = shutil.which(served.BINARY)
         server = f"server ({served.BINARY if binary else 'trainyard serve'})"
         try:
-            with served.serving(output, binary, spare) as url:
+            with served.serving(output, binary) as url:
                 answers = served.answers(url, raw, output_name(recipe.task))
             paths.append(comparison.compare(server, MAX_SKEW, answers))
         except served.NotServed as error:

@@ -19,7 +19,7 @@ from trainyard.spec import devices as registered
 from trainyard.spec import trees
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Format, Recipe
-from trainyard.steps.export import calling, demo, device, devices, edge_tpu, parity, served, skew
+from trainyard.steps.export import calling, demo, device, devices, edge_tpu, parity, skew
 from trainyard.steps.export.formats import FORMATS, TrainedFiles, keras_predictor
 from trainyard.steps.export.on_device.timing import machine
 from trainyard.storage import storage
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     import keras
 
 
-def export_trained(
-    recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float], spare: served.Spare | None
-) -> None:
+def export_trained(recipe: Recipe, examples: str, model: str, output: Path, thresholds: dict[str, float]) -> None:
     """Write what `run` writes of a model that was trained on the examples.
 
-    thresholds: of decisions, by class. spare: as in `served.serving`.
+    thresholds: of decisions, by class.
     """
     start = time.monotonic()
     if recipe.export.demo:
@@ -95,9 +93,7 @@ def export_trained(
     start = time.monotonic()
     left = [candidate for candidate in replicas.first.candidates if candidate.format in files]
     # A model that is refused already is not pushed, so no server needs to start.
-    paths = skew.compare_paths(
-        output, recipe, folder, left, replicas.first.float32, verdict.verdict == "blessed", spare
-    )
+    paths = skew.compare_paths(output, recipe, folder, left, replicas.first.float32, verdict.verdict == "blessed")
     same = skew.threshold(paths)
     verdict = parity.extend(verdict, same)
     events.emit("proved", verdict="blessed" if same.passed else "refused", seconds=round(time.monotonic() - start, 2))
