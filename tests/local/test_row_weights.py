@@ -99,7 +99,8 @@ def test_the_transform_learns_from_weights_as_from_copies(tmp_path):
 
 def test_a_batch_counts_by_the_weights_of_its_rows(recipe, examples):
     from trainyard.data.examples import open_examples
-    from trainyard.steps.train.input.input import Input, LocalReplicas
+    from trainyard.steps.train.input.input import Input
+    from trainyard.steps.train.input.micro_batches import LocalReplicas
 
     folder = open_examples(examples)
     steps = [Input(recipe, folder, None, LocalReplicas(2, rank, 1)) for rank in range(2)]

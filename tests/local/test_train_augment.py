@@ -22,7 +22,8 @@ from trainyard.steps.train.engines.objective import Classification
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.augment import OPERATIONS, RandomParams, rand_augment
-from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.input import Input
+from trainyard.steps.train.input.micro_batches import LocalReplicas
 
 EVERYTHING = {
     **{"crop": {"scale": [0.5, 1.0]}, "flip": True, "rand_augment": {}, "rotate": 5, "cutout": 0.3},

@@ -25,7 +25,8 @@ from trainyard.contract import epochs
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ExitCode, TransientError
 from trainyard.spec.recipe import Recipe
-from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.input import Input
+from trainyard.steps.train.input.micro_batches import LocalReplicas
 from trainyard.steps.train.input.service import client
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 from trainyard.steps.train.peers.channel import SILENCE_SECONDS, MessageStream

@@ -15,7 +15,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Target
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input import shard_ranges
-from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.input import Input
+from trainyard.steps.train.input.micro_batches import LocalReplicas
 from trainyard.steps.train.peers.settings import Rank
 from trainyard.storage import storage
 

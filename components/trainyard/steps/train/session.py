@@ -54,7 +54,8 @@ from trainyard.steps.train.engines.objective import (
 from trainyard.steps.train.engines.peer_loss import is_peer_loss
 from trainyard.steps.train.engines.scores import score_of
 from trainyard.steps.train.engines.steps import Steps
-from trainyard.steps.train.input.input import Input, LocalReplicas
+from trainyard.steps.train.input.input import Input
+from trainyard.steps.train.input.micro_batches import LocalReplicas
 from trainyard.steps.train.input.service.client import InputService
 from trainyard.steps.train.input.shard_ranges import Feed
 from trainyard.steps.train.loop import speed

@@ -1,20 +1,24 @@
 """Training batches, a pure function of (seed, step), and the batches of the eval split.
 
+    MicroBatches ── keys (number, replica) ──▶ InMemory: examples by a permutation of the epoch ─┐
+                                          └──▶ ShardRanges: records as the shards are read ──────┤ (a split too large)
+                                                                                                 ▼
+    batch ◀── weights ◀── resampled and mixed ◀── micro-batch ◀── decoded, images changed one by one
+
 A batch is (features, labels (batch,), weights float32 (batch,)) of static shape. Images are uint8; `on_device` turns
 them into floats and augments them by the random parameters that come along. Labels of mixed images are targets, float32
 (batch, classes). The last batch of an epoch is padded with examples of weight zero, so that every example counts once
-an epoch. With gradient accumulation a global batch comes in micro-batches.
+an epoch.
 
-Each replica takes its own rows of every micro-batch, so the global batches are the same for any number of replicas. A
-split that does not fit in memory is read in shard ranges; each replica reads the ranges of its rows. With input
-workers, each worker prepares the micro-batches of its turn, with the same content.
+The global batches are the same for any number of replicas. With input workers, each worker prepares the micro-batches
+of its turn, with the same content.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +33,7 @@ from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import MEAN_EXAMPLES
 from trainyard.steps.train.input import augment, on_device
 from trainyard.steps.train.input.augment import AugmentedImages, RandomParams
+from trainyard.steps.train.input.micro_batches import Key, LocalReplicas, MicroBatches
 from trainyard.steps.train.input.service.client import InputService, InputWorker, Turn, in_turn
 from trainyard.steps.train.input.shard_ranges import PARALLEL, Feed, ShardRanges, count_shard_ranges, no_autograph
 from trainyard.steps.train.peers.settings import Rank
@@ -68,19 +73,9 @@ _PREPARED_SHARE = 1 / 4
 _SHUFFLE_ROUNDS = 12
 
 Batch = tuple[Tensors, tf.Tensor, tf.Tensor]
-_Key = tuple[tf.Tensor, tf.Tensor]  # micro-batch number, replica
 _KeyedBatch = tuple[tf.Tensor, tf.Tensor, Tensors, tf.Tensor, tf.Tensor]
 _Load = Callable[[tf.Tensor], tuple[Tensors, tf.Tensor]]
 _Rows: TypeAlias = tf.data.Dataset[tuple[Tensors, tf.Tensor]]
-
-
-@dataclass(frozen=True)
-class LocalReplicas:
-    """The replicas of this process: `count` from number `first` on, of `total` in the gang."""
-
-    total: int = 1
-    first: int = 0
-    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ class Input:
     recipe: Recipe
     folder: ExampleFolder
     class_weights: np.ndarray | None
-    replicas: LocalReplicas = LocalReplicas()
+    replicas: LocalReplicas = field(default_factory=LocalReplicas)
     feed: Feed | None = None
     memory_bytes: int | None = None
     service: InputService | None = None
@@ -112,30 +107,33 @@ class Input:
         return self.recipe.train.batch_size
 
     @property
-    def _micro_batches(self) -> int:
-        """Micro-batches a global batch, computed one after the other."""
-        return self.recipe.train.accumulation_steps
-
-    @property
-    def _micro_batch_size(self) -> int:
-        """Examples a micro-batch, over all replicas."""
-        return self.batch_size // self._micro_batches
-
-    @property
-    def _micro_batches_per_epoch(self) -> int:
-        return self.steps_per_epoch * self._micro_batches
-
-    @property
     def steps_per_epoch(self) -> int:
         """Batches that hold every training example once."""
         return math.ceil(self._count("train") / self.batch_size)
+
+    @property
+    def _end(self) -> int:
+        """The number of micro-batches of the whole training."""
+        return self.recipe.train.epochs * self._micro_batches("train").per_epoch
+
+    @property
+    def evaluation_steps(self) -> int:
+        """Micro-batches that hold every eval example once."""
+        return self._micro_batches("eval").per_epoch
+
+    def _micro_batches(self, split: Split) -> MicroBatches:
+        parts, examples = self.recipe.train.accumulation_steps, self._count(split)
+        size = self.batch_size // parts
+        if split == "train":
+            return MicroBatches(examples, self.steps_per_epoch * parts, size, self.replicas)
+        return MicroBatches(examples, math.ceil(examples / size), min(size, examples), self.replicas)
 
     def train(self, start: int) -> tf.data.Dataset[Batch]:
         """Return this process's rows of the micro-batches from step `start` on, a replica at a time.
 
         The weights of a global batch sum to 1; with sample or class weights their mean over the examples does.
         """
-        first = start * self._micro_batches
+        first = start * self.recipe.train.accumulation_steps
         if self.service is None:
             batches = self._training_batches(first, Turn())
             return _prefetch(batches.map(no_autograph(self._augment_and_weigh), **PARALLEL))
@@ -167,61 +165,46 @@ class Input:
 
         return split.flat_map(no_autograph(shuffled))
 
-    @property
-    def _end(self) -> int:
-        """The number of micro-batches of the whole training."""
-        return self.recipe.train.epochs * self._micro_batches_per_epoch
-
-    @property
-    def evaluation_steps(self) -> int:
-        """Micro-batches that hold every eval example once."""
-        return math.ceil(self._count("eval") / self._micro_batch_size)
-
     def evaluation(self) -> tf.data.Dataset[Batch]:
         """Return this process's rows of the eval split in stored order, with sample weights, 0 for padding."""
-        size = self._replica_batch_size("eval")
-        keys = self._keys(0, self.evaluation_steps, Turn())
+        micro_batches = self._micro_batches("eval")
+        keys = micro_batches.keys(0, micro_batches.per_epoch, Turn())
         if self.fits("eval"):
-            examples, count = InMemory.read(self.folder, "eval", encoded=False), self._count("eval")
+            examples = InMemory.read(self.folder, "eval", encoded=False)
 
             def stored(number: tf.Tensor, replica: tf.Tensor) -> Batch:
-                positions = (number * self.replicas.total + replica) * size + tf.range(size, dtype=tf.int64)
-                return *examples.rows(positions % count), tf.cast(positions < count, tf.float32)
+                positions, example_mask = micro_batches.rows(number, replica)
+                return *examples.rows(positions), example_mask
 
             batches = keys.map(no_autograph(stored), **PARALLEL)
         else:
-            ranges = self._shard_ranges("eval")
-            rows = self._decode(ranges.stored(*self._rows("eval")), size, self.folder.decode)
-            batches = tf.data.Dataset.zip(keys, rows).map(
-                no_autograph(lambda key, batch: (*batch, ranges.example_mask(key[0], key[1] * size, size)))
-            )
+            ranges, size = self._shard_ranges("eval"), micro_batches.replica_size
+            rows = self._decode(ranges.stored(*micro_batches.local_rows), size, self.folder.decode)
+
+            def masked(key: Key, row: tuple[Tensors, tf.Tensor]) -> Batch:
+                number, replica = key
+                return *row, ranges.example_mask(number, replica * size, size)
+
+            batches = tf.data.Dataset.zip(keys, rows).map(no_autograph(masked))
         if self.folder.document.mean_weight is not None:
             batches = batches.map(no_autograph(self._weigh), **PARALLEL)
         return _prefetch(batches)
 
     def shards(self, split: Split) -> list[str]:
         """Return the paths of the shards of `split` that this process reads."""
-        return (
-            self.folder.files(split)
-            if self.fits(split)
-            else self._shard_ranges(split).files_of_rows(*self._rows(split))
-        )
+        if self.fits(split):
+            return self.folder.files(split)
+        return self._shard_ranges(split).files_of_rows(*self._micro_batches(split).local_rows)
 
     def streamed_shards(self) -> list[str]:
         """Return the paths of the shards that this process streams in every epoch."""
         splits: tuple[Split, ...] = ("train", "eval")
         return [path for split in splits if not self.fits(split) for path in self.shards(split)]
 
-    def _keys(self, start: int, end: int, turn: Turn) -> tf.data.Dataset[_Key]:
-        """Return (number, replica) of the micro-batches of `turn` from `start` to `end`, for each local replica."""
-        local, first = self.replicas.count, turn.first(start)
-        return tf.data.Dataset.range(len(range(first, end, turn.count)) * local).map(
-            no_autograph(lambda key: (first + key // local * turn.count, self.replicas.first + key % local))
-        )
-
     def _shuffled_batches(self, examples: InMemory, first: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
         """Return the batches of `_training_batches` for a split in memory."""
-        keys = self._keys(first, self._end, turn)
+        micro_batches = self._micro_batches("train")
+        keys = micro_batches.keys(first, self._end, turn)
 
         def shuffled(number: tf.Tensor, replica: tf.Tensor) -> _KeyedBatch:
             indices, example_mask = self._shuffled_rows(number, replica)
@@ -230,81 +213,66 @@ class Input:
         if not self._images.changes_examples:
             return keys.map(no_autograph(shuffled), **PARALLEL)
         indices = keys.map(no_autograph(lambda *key: self._shuffled_rows(*key)[0])).unbatch()
-        rows = self._changed(indices, examples.rows, keys, self._replica_batch_size("train"))
+        rows = self._changed(indices, examples.rows, keys)
         return tf.data.Dataset.zip(keys, rows).map(
-            no_autograph(lambda key, batch: (*key, *batch, self._shuffled_rows(*key)[1]))
+            no_autograph(lambda key, row: (*key, *row, micro_batches.rows(*key)[1]))
         )
 
     def _shuffled_rows(self, number: tf.Tensor, replica: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the example indices of `replica` in micro-batch `number`, and float32 0 for padding, 1 otherwise.
-
-        Each epoch has its own permutation of the split.
-        """
-        epoch, position = number // self._micro_batches_per_epoch, number % self._micro_batches_per_epoch
-        size = self._replica_batch_size("train")
-        positions = position * self._micro_batch_size + replica * size + tf.range(size, dtype=tf.int64)
-        count = self._count("train")
+        """Return `MicroBatches.rows`, its positions permuted, in another way in each epoch."""
+        micro_batches = self._micro_batches("train")
+        positions, example_mask = micro_batches.rows(number, replica)
         indices = tf.raw_ops.RandomIndexShuffle(
-            index=positions % count,
-            seed=tf.stack([np.int64(0), np.int64(self.recipe.seed), epoch]),
-            max_index=np.int64(count - 1),
+            index=positions,
+            seed=tf.stack([np.int64(0), np.int64(self.recipe.seed), number // micro_batches.per_epoch]),
+            max_index=np.int64(micro_batches.examples - 1),
             rounds=_SHUFFLE_ROUNDS,
         )
-        return indices, tf.cast(positions < count, tf.float32)
+        return indices, example_mask
 
     def _streamed_batches(self, start: int, turn: Turn) -> tf.data.Dataset[_KeyedBatch]:
         """Return the batches of `_training_batches` for a streamed split."""
-        keys = self._keys(start, self._end, turn)
-        ranges, rows, size = self._shard_ranges("train"), self._rows("train"), self._replica_batch_size("train")
-        files = ranges.files_of_rows(*rows)
-        total = len(ranges.files)
-        events.emit("streaming", split="train", shard_ranges=ranges.count, files=len(files), total_files=total)
-        first, skipped = divmod(start, self._micro_batches_per_epoch)
-        if self.feed is not None:
-            self.feed.follow(self._reading_order(ranges, first), ranges.count)
+        micro_batches, ranges = self._micro_batches("train"), self._shard_ranges("train")
+        size, rows = micro_batches.replica_size, micro_batches.local_rows
+        keys = micro_batches.keys(start, self._end, turn)
+        files, total = len(ranges.files_of_rows(*rows)), len(ranges.files)
+        events.emit("streaming", split="train", shard_ranges=ranges.count, files=files, total_files=total)
+        first_epoch, skipped = divmod(start, micro_batches.per_epoch)
 
-        def epoch(number: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
-            begin = tf.where(number == first, np.int64(skipped), np.int64(0))
-            return ranges.shuffled(*rows, self.recipe.seed, number, begin)
+        def epoch_records(epoch: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
+            begin = tf.where(epoch == first_epoch, np.int64(skipped), np.int64(0))
+            return ranges.shuffled(*rows, self.recipe.seed, epoch, begin)
 
-        records = tf.data.Dataset.range(first, self.recipe.train.epochs).flat_map(no_autograph(epoch))
+        records = tf.data.Dataset.range(first_epoch, self.recipe.train.epochs).flat_map(no_autograph(epoch_records))
         if self.feed is not None:
+            self.feed.follow(self._reading_order(ranges, first_epoch), ranges.count)
             records = self.feed.with_threads(records, ranges.count)
         if turn.count > 1:
             batches = records.batch(size * self.replicas.count)
             records = batches.shard(turn.count, turn.first(start) - start).unbatch()
 
-        def masked(key: _Key, batch: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
-            mask = ranges.example_mask(key[0] % self._micro_batches_per_epoch, key[1] * size, size)
-            return *key, *batch, mask
+        def masked(key: Key, row: tuple[Tensors, tf.Tensor]) -> _KeyedBatch:
+            number, replica = key
+            return *key, *row, ranges.example_mask(number % micro_batches.per_epoch, replica * size, size)
 
-        return tf.data.Dataset.zip(keys, self._training_rows(records, keys, size)).map(no_autograph(masked))
+        return tf.data.Dataset.zip(keys, self._training_rows(records, keys)).map(no_autograph(masked))
 
     def _reading_order(self, ranges: ShardRanges, first: int) -> Iterator[list[str]]:
         """Yield the shards in the order in which each epoch from `first` on opens them, those of eval last."""
-        evaluated = [] if self.fits("eval") else self.shards("eval")
+        rows, eval_shards = self._micro_batches("train").local_rows, [] if self.fits("eval") else self.shards("eval")
         for epoch in range(first, self.recipe.train.epochs):
-            yield ranges.reading_order(*self._rows("train"), self.recipe.seed, epoch) + evaluated
+            yield ranges.reading_order(*rows, self.recipe.seed, epoch) + eval_shards
 
     def _shard_ranges(self, split: Split) -> ShardRanges:
         """Return the shard ranges of a streamed split: one a replica for eval, whose order does not matter."""
-        files, counts = self.folder.files(split), self.folder.document.splits[split].shard_examples
+        files, shard_examples = self.folder.files(split), self.folder.document.splits[split].shard_examples
+        batches = self._micro_batches(split)
         if split == "eval":
-            rows = self._replica_batch_size(split)
-            return ShardRanges(files, counts, self.replicas.total, rows, self.evaluation_steps, self.feed)
-        count = count_shard_ranges(self._micro_batch_size, len(files))
-        rows = self._micro_batch_size // count
-        return ShardRanges(files, counts, count, rows, self._micro_batches_per_epoch, self.feed)
-
-    def _replica_batch_size(self, split: Split) -> int:
-        """Return the rows of a micro-batch for each replica; for eval at most what the split needs."""
-        rows = min(self._micro_batch_size, self._count("eval")) if split == "eval" else self._micro_batch_size
-        return math.ceil(rows / self.replicas.total)
-
-    def _rows(self, split: Split) -> tuple[int, int]:
-        """Return the first row of a micro-batch that this process takes, and the row after its last."""
-        size = self._replica_batch_size(split)
-        return self.replicas.first * size, (self.replicas.first + self.replicas.count) * size
+            count, rows = self.replicas.total, batches.replica_size
+        else:
+            count = count_shard_ranges(batches.size, len(files))
+            rows = batches.size // count
+        return ShardRanges(files, shard_examples, count, rows, batches.per_epoch, self.feed)
 
     def _decode(self, records: tf.data.Dataset[tf.Tensor], size: int, decode: _Load) -> _Rows:
         """Return (features, labels) of the serialized `records`, `size` at a time, with images decoded by `decode`."""
@@ -313,19 +281,15 @@ class Input:
             return records.batch(size, drop_remainder=True).map(no_autograph(self.folder.parse), **PARALLEL)
         return records.map(no_autograph(decode), **PARALLEL).batch(size, drop_remainder=True)
 
-    def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[_Key], size: int) -> _Rows:
-        """Return the rows of `_decode`, with images augmented by the parameters of `keys`."""
+    def _training_rows(self, records: tf.data.Dataset[tf.Tensor], keys: tf.data.Dataset[Key]) -> _Rows:
+        """Return the rows of `_decode` for `keys`, with images augmented by their parameters."""
         images = self._images
         if images.changes_examples:
-            return self._changed(
-                records, self.folder.parse if images.cut_encoded else images.decode_quickly, keys, size
-            )
-        return self._decode(records, size, images.decode_quickly)
+            return self._changed(records, self.folder.parse if images.cut_encoded else images.decode_quickly, keys)
+        return self._decode(records, self._micro_batches("train").replica_size, images.decode_quickly)
 
-    def _changed(
-        self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[_Key], size: int
-    ) -> _Rows:
-        """Load `examples` by `load` and augment their images by the parameters of `keys`, `size` at a time."""
+    def _changed(self, examples: tf.data.Dataset[tf.Tensor], load: _Load, keys: tf.data.Dataset[Key]) -> _Rows:
+        """Load the `examples` of `keys` by `load` and augment their images by the parameters of the keys."""
 
         def params(number: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
             return augment.example_params(self.recipe.train.augment, self._random_params(number, replica))
@@ -335,31 +299,27 @@ class Input:
             return self._images.changed(features, row), label
 
         rows = tf.data.Dataset.zip(examples, keys.map(no_autograph(params)).unbatch())
+        size = self._micro_batches("train").replica_size
         return rows.map(no_autograph(changed), **PARALLEL).batch(size, drop_remainder=True)
 
     def _random_params(self, number: tf.Tensor, replica: tf.Tensor) -> RandomParams:
         """Return the random parameters for the rows of `replica` in micro-batch `number`."""
-        step, micro_batch = number // self._micro_batches, number % self._micro_batches
-        size = self._replica_batch_size("train")
-        first = tf.cast(micro_batch * self._micro_batch_size + replica * size, tf.int32)
-        return RandomParams(self.recipe.seed, step, self.batch_size, first, size)
+        parts, batches = self.recipe.train.accumulation_steps, self._micro_batches("train")
+        size = batches.replica_size
+        first = tf.cast(number % parts * batches.size + replica * size, tf.int32)
+        return RandomParams(self.recipe.seed, number // parts, self.batch_size, first, size)
 
     def _augment_and_weigh(
         self, number: tf.Tensor, replica: tf.Tensor, features: Tensors, labels: tf.Tensor, example_mask: tf.Tensor
     ) -> Batch:
-        step, options, params = (
-            number // self._micro_batches,
-            self.recipe.train.augment,
-            self._random_params(number, replica),
-        )
-        preceding = step % self.steps_per_epoch * self.batch_size
+        """Augment a micro-batch as a whole, and divide its weights by the examples of its global batch."""
+        preceding = number // self.recipe.train.accumulation_steps % self.steps_per_epoch * self.batch_size
         examples = tf.minimum(np.int64(self.batch_size), self._count("train") - preceding)
         features, labels, weights = self._weigh(features, labels, example_mask / tf.cast(examples, tf.float32))
-        shapes = self._images.shapes
+        options, params, shapes = self.recipe.train.augment, self._random_params(number, replica), self._images.shapes
         if options.resamples:
-            features = features | {
-                name: augment.resample(features[name], options, params.uniform(6)) for name in shapes
-            }
+            draws = params.uniform(6)
+            features = features | {name: augment.resample(features[name], options, draws) for name in shapes}
         if shapes and options.on_device:
             height, width, _ = next(iter(shapes.values()))
             device = augment.device_params(options, params, height, width)
@@ -436,15 +396,16 @@ def needed_files(
     streamed: leave out `streamed_files`. served: leave out files that input workers read.
     """
     folder = ExampleFolder(examples)
-    alone = rank.workers == 1 and not served
-    if not streamed and (alone or _reads_targets(recipe, folder.document)):
+    reads_all = (rank.workers == 1 and not served) or _reads_targets(recipe, folder.document)
+    if reads_all and not streamed:
         return None
     data = Input(recipe, folder, None, LocalReplicas(rank.workers, rank.index))
-    shards = {storage.join(examples, file) for split in folder.document.splits.values() for file in split.files}
-    read = {*(() if served else data.shards("train")), *data.shards("eval")}.difference(
-        data.streamed_shards() if streamed else ()
-    )
+    read = set(data.shards("eval"))
+    if not served:
+        read.update(data.shards("train"))
+    if streamed:
+        read.difference_update(data.streamed_shards())
     if recipe.train.target.mean:
-        read |= set(folder.head("train", MEAN_EXAMPLES).files("train"))
-    others = shards - read
-    return lambda name: storage.join(examples, name) not in others
+        read.update(folder.head("train", MEAN_EXAMPLES).files("train"))
+    unread = {path for split in folder.document.splits for path in folder.files(split)} - read
+    return lambda name: storage.join(examples, name) not in unread

@@ -1,7 +1,13 @@
 """Shard ranges: a split cut into contiguous ranges of equally many examples, read in parallel from a few files each.
 
-The number of ranges is the caller's. The content and the order of a range do not depend on who reads it. The shards of
-a bucket are fetched while they are read.
+    shards           0          │ 1      │ 2                    │ 3
+    ranges           0                │ 1              │ 2                count = 3
+    slices           0          │ 0   │ 1  │ 1         │ 2      │ 3       the part of one shard in one range
+    rows of a step   rows of 0        │ rows of 1      │ rows of 2        each range in turn, for `steps` steps
+
+In a shuffled epoch every slice is cut in two at a random place, the halves are read in random order, a few at a time,
+and their records go through a shuffle buffer. The content and the order of a range do not depend on who reads it. The
+shards of a bucket are fetched while they are read.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +35,14 @@ _BUFFER_BYTES = 4 << 10
 # Without AutoGraph: nothing here branches on tensors, and conversion took longer than tracing.
 no_autograph = tf.autograph.experimental.do_not_convert
 PARALLEL: dict[str, Any] = {"num_parallel_calls": tf.data.AUTOTUNE, "deterministic": True}
-ShardSlice = tuple[int, int, int]
+
+
+class ShardSlice(NamedTuple):
+    """A part of a shard: the number of its file, the examples before it in the file, and its examples."""
+
+    file: int
+    before: int
+    examples: int
 
 
 @dataclass(eq=False)
@@ -117,45 +130,53 @@ class ShardRanges:
 
     def stored(self, first: int, end: int) -> tf.data.Dataset[tf.Tensor]:
         """Return rows `first` to `end` of every batch, serialized, each range in stored order."""
-        read = self._reader(first, end)
-        return self._interleaved(first, end, lambda shard_range: self._padded(read(shard_range), read(shard_range)))
+        slices, files = self._slice_table(first, end), tf.constant(self.files)
+
+        def records(shard_range: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
+            stored = self._read(files, slices(shard_range), shard_range)
+            return stored.concatenate(stored.repeat()).take(self.steps * self.rows)
+
+        return self._interleaved(first, end, records)
 
     def shuffled(
         self, first: int, end: int, seed: int, epoch: tf.Tensor, start: tf.Tensor
     ) -> tf.data.Dataset[tf.Tensor]:
         """Return rows `first` to `end` of every batch from `start` on, serialized, each range in a shuffled order."""
-        read = self._reader(first, end)
+        slices, files = self._slice_table(first, end), tf.constant(self.files)
+        buffer = max(1, SHUFFLE_EXAMPLES // self.count)
 
-        def source(shard_range: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
+        def records(shard_range: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
             seeds = self._seeds(seed, epoch, shard_range)
-            records = read(shard_range, seeds).shuffle(
-                max(1, SHUFFLE_EXAMPLES // self.count), seed=seeds[2, 0], reshuffle_each_iteration=False
-            )
-            return self._padded(records, read(shard_range)).skip(start * self.rows)
+            halves = _shuffled_halves(slices(shard_range), seeds)
+            examples = self._read(files, halves, shard_range, self._open_files)
+            shuffled = examples.shuffle(buffer, seed=seeds[2, 0], reshuffle_each_iteration=False)
+            padding = self._read(files, slices(shard_range), shard_range).repeat()
+            return shuffled.concatenate(padding).take(self.steps * self.rows).skip(start * self.rows)
 
-        return self._interleaved(first, end, source)
+        return self._interleaved(first, end, records)
 
     def reading_order(self, first: int, end: int, seed: int, epoch: int) -> list[str]:
         """Return the files in the order, and as often, as `shuffled` opens them if the ranges advance at one pace."""
-        opened = []
+        opened: list[tuple[int, int, int, int]] = []  # examples of the range read before, place in it, range, file
         with tf.device("CPU"):
-            for shard_range in range(first // self.rows, -(-end // self.rows)):
+            for shard_range in self._of_rows(first, end):
                 seeds = self._seeds(seed, tf.constant(epoch, tf.int64), tf.constant(shard_range, tf.int64))
-                slices = _shuffled_halves(tf.constant(self._shard_slices(shard_range), tf.int64), seeds).numpy()
+                slices = _shuffled_halves(tf.constant(self._slices(shard_range), tf.int64), seeds).numpy()
                 begins = np.cumsum(slices[:, 2]) - slices[:, 2]
-                for turn, (number, _, count) in enumerate(slices):
-                    if count:
-                        opened.append((begins[max(0, turn - self._open_files + 1)], turn, shard_range, number))
-        return [self.files[number] for _, _, _, number in sorted(opened)]
+                for place, (file, _, examples) in enumerate(slices):
+                    if examples:
+                        before = begins[max(0, place - self._open_files + 1)]  # when a slice ends, the next is opened
+                        opened.append((before, place, shard_range, file))
+        return [self.files[file] for *_, file in sorted(opened)]
 
     def files_of_rows(self, first: int, end: int) -> list[str]:
         """Return the files that hold rows `first` to `end` of the batches."""
-        shard_ranges = range(first // self.rows, -(-end // self.rows))
-        numbers = {number for shard_range in shard_ranges for number, _, _ in self._shard_slices(shard_range)}
-        return [self.files[number] for number in sorted(numbers)]
+        slices = [part for shard_range in self._of_rows(first, end) for part in self._slices(shard_range)]
+        return [self.files[number] for number in sorted({part.file for part in slices})]
 
     @property
     def _bounds(self) -> list[int]:
+        """The first example of each range, and the number of all examples."""
         total = sum(self.shard_examples)
         return [shard_range * total // self.count for shard_range in range(self.count + 1)]
 
@@ -164,91 +185,81 @@ class ShardRanges:
         """The number of files that a range holds open at a time."""
         return max(1, _OPEN_FILES // self.count)
 
+    def _of_rows(self, first: int, end: int) -> range:
+        """Return the ranges that give rows `first` to `end` of a step."""
+        return range(first // self.rows, -(-end // self.rows))
+
     def _seeds(self, seed: int, epoch: tf.Tensor, shard_range: tf.Tensor) -> tf.Tensor:
+        """Return int64 (3, 2): the seeds of cuts, of the order of halves, and of the shuffle buffer."""
         return tf.random.split(tf.stack([np.int64(seed), epoch * self.count + shard_range]), 3)
 
-    def _shard_slices(self, shard_range: int) -> list[ShardSlice]:
+    def _slices(self, shard_range: int) -> list[ShardSlice]:
         """Return the shard slices of a range; an empty range gets one example as padding."""
         first, end = self._bounds[shard_range : shard_range + 2]
         return _shard_slices(self.shard_examples, first, max(end, first + 1))
 
-    def _padded(
-        self, records: tf.data.Dataset[tf.Tensor], padding: tf.data.Dataset[tf.Tensor]
+    def _slice_table(self, first: int, end: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Return a function from a range that gives some of the rows to its slices, int64 (slices, 3)."""
+        ranges = self._of_rows(first, end)
+        slices = [self._slices(shard_range) for shard_range in ranges]
+        table = tf.ragged.constant(slices, tf.int64, ragged_rank=1, inner_shape=(3,))
+        return lambda shard_range: table[shard_range - ranges.start]
+
+    def _read(
+        self, files: tf.Tensor, slices: tf.Tensor, shard_range: tf.Tensor, open_files: int | None = None
     ) -> tf.data.Dataset[tf.Tensor]:
-        return records.concatenate(padding.repeat()).take(self.steps * self.rows)
+        """Return the records of the `slices` of a range, of `open_files` at a time, by default one after another."""
 
-    def _reader(self, first: int, end: int) -> Callable[..., tf.data.Dataset[tf.Tensor]]:
-        """Return a function that reads a range by its number, for the ranges of rows `first` to `end`."""
-        low, high = first // self.rows, -(-end // self.rows)
-        slices = tf.ragged.constant(
-            [self._shard_slices(shard_range) for shard_range in range(low, high)],
-            tf.int64,
-            ragged_rank=1,
-            inner_shape=(3,),
-        )
-        files = tf.constant(self.files)
+        @no_autograph
+        def read_slice(part: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
+            # No tf.unstack: TensorFlow 2.20's optimizer crashes if a count is not the first output of an op.
+            if self.feed is None:
+                path = files[part[0]]
+            else:
+                path = self.feed.path(self.files, part, shard_range, self._open_files)
+            return tf.data.TFRecordDataset(path, buffer_size=_BUFFER_BYTES).skip(part[1]).take(part[2])
 
-        def read(shard_range: tf.Tensor, seeds: tf.Tensor | None = None) -> tf.data.Dataset[tf.Tensor]:
-            @no_autograph
-            def read_slice(part: tf.Tensor) -> tf.data.Dataset[tf.Tensor]:
-                # No tf.unstack: TensorFlow 2.20's optimizer crashes if a count is not the first output of an op.
-                path = (
-                    files[part[0]]
-                    if self.feed is None
-                    else self.feed.path(self.files, part, shard_range, self._open_files)
-                )
-                return tf.data.TFRecordDataset(path, buffer_size=_BUFFER_BYTES).skip(part[1]).take(part[2])
-
-            slices_of_range = slices[shard_range - low]
-            if seeds is None:
-                return tf.data.Dataset.from_tensor_slices(slices_of_range).flat_map(read_slice)
-            shuffled = tf.data.Dataset.from_tensor_slices(_shuffled_halves(slices_of_range, seeds))
-            return shuffled.interleave(read_slice, cycle_length=self._open_files)
-
-        return read
+        parts = tf.data.Dataset.from_tensor_slices(slices)
+        return parts.interleave(read_slice, cycle_length=open_files) if open_files else parts.flat_map(read_slice)
 
     def _interleaved(
         self, first: int, end: int, source: Callable[[tf.Tensor], tf.data.Dataset[tf.Tensor]]
     ) -> tf.data.Dataset[tf.Tensor]:
         """Return rows `first` to `end` of each step, one range after another."""
-        low, high = first // self.rows, -(-end // self.rows)
-        records = tf.data.Dataset.range(low, high).interleave(
-            no_autograph(source), cycle_length=high - low, block_length=self.rows, **PARALLEL
+        ranges = self._of_rows(first, end)
+        records = tf.data.Dataset.range(ranges.start, ranges.stop).interleave(
+            no_autograph(source), cycle_length=len(ranges), block_length=self.rows, **PARALLEL
         )
-        if (first, end) == (low * self.rows, high * self.rows):
+        before, rows = first - ranges.start * self.rows, len(ranges) * self.rows
+        if end - first == rows:
             return records
-        offset = low * self.rows
-        steps = records.batch((high - low) * self.rows)
-        return steps.map(no_autograph(lambda rows: rows[first - offset : end - offset])).unbatch()
+        steps = records.batch(rows)
+        return steps.map(no_autograph(lambda step: step[before : before + end - first])).unbatch()
 
 
 def count_shard_ranges(batch_size: int, shards: int) -> int:
     """Return the number of ranges for `shards` files: each gives equally many rows of a batch, from few files."""
-    return max(
-        shard_ranges for shard_ranges in range(1, min(shards, _MAX_SHARD_RANGES) + 1) if batch_size % shard_ranges == 0
-    )
+    return max(count for count in range(1, min(shards, _MAX_SHARD_RANGES) + 1) if batch_size % count == 0)
 
 
 def _shard_slices(shard_examples: Sequence[int], first: int, end: int) -> list[ShardSlice]:
-    """Return (file number, examples before, examples) of the files that hold the examples `first` to `end`."""
+    """Return the slices that hold the examples `first` to `end` of a split."""
     slices, start = [], 0
     for number, count in enumerate(shard_examples):
         low, high = max(first, start), min(end, start + count)
         if low < high:
-            slices.append((number, low - start, high - low))
+            slices.append(ShardSlice(number, low - start, high - low))
         start += count
     return slices
 
 
 def _shuffled_halves(slices: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    return tf.random.experimental.stateless_shuffle(_split_in_two(slices, seeds[0]), seed=seeds[1])
+    """Return the slices (2 * n, 3), each of `slices` cut at a random place, in random order.
 
-
-def _split_in_two(slices: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Cut each slice at a random place, so that even a single file begins elsewhere in each epoch."""
-    number, before, count = tf.unstack(slices, axis=1)
-    cut = tf.random.stateless_uniform(tf.shape(count), seed, maxval=1.0, dtype=tf.float64)
-    cut = tf.cast(cut * tf.cast(count, tf.float64), tf.int64)
-    return tf.stack(
-        [tf.concat(halves, 0) for halves in ((number, number), (before, before + cut), (cut, count - cut))], axis=1
-    )
+    Without the cut a single file would begin with the same examples in each epoch.
+    """
+    file, before, count = tf.unstack(slices, axis=1)
+    share = tf.random.stateless_uniform(tf.shape(count), seeds[0], maxval=1.0, dtype=tf.float64)
+    cut = tf.cast(share * tf.cast(count, tf.float64), tf.int64)
+    head, tail = tf.stack([file, before, cut], axis=1), tf.stack([file, before + cut, count - cut], axis=1)
+    return tf.random.experimental.stateless_shuffle(tf.concat([head, tail], 0), seed=seeds[1])
