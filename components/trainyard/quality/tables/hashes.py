@@ -68,7 +68,7 @@ class _Hashed(NamedTuple):
     present: NDArray[np.bool_]
 
     def take(self, indices: Any) -> _Hashed:
-        """Return those at `indices`, which are null where a value is missing."""
+        """Return the hashes at `indices`, which are null where a value is missing."""
         if not len(self.hashes):
             return _Hashed(np.zeros(len(indices), np.uint64), np.zeros(len(indices), np.bool_))
         at = np.asarray(pc.fill_null(indices.cast(pa.int64()), 0))

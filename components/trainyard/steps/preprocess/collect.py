@@ -88,7 +88,7 @@ _Task = TypeVar("_Task")
 
 @dataclass(frozen=True)
 class _Source:
-    """What one task reads: files, or a piece of a table."""
+    """The files that one task reads, or a piece of a table."""
 
     paths: list[str]
     piece: Piece = WHOLE
@@ -163,7 +163,7 @@ def _split_again(
 
 
 def _run(do: _TaskFn[_Task], tasks: dict[str, _Task], data_bytes: int) -> TaskResult:
-    """Have those of `tasks` done that are not, and return the result of all."""
+    """Do the unfinished `tasks`, and return the results of all."""
     reused = do.attempt.reuse(tasks)
     if reused:
         events.emit("kept", done=len(reused), total=len(tasks), unit="tasks")

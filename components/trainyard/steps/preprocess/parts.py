@@ -118,7 +118,7 @@ class Parts:
         return (rows for part in self.parts for rows in part.light_batches(self.work, split))
 
     def bucket_counts(self, split: Split) -> dict[int, int]:
-        """Return how many rows of `split` each bucket has, without the empty ones."""
+        """Return the number of rows of `split` by bucket, without the empty ones."""
         counts = np.zeros(BUCKETS, np.int64)
         for rows in self.light_batches(split):
             first_bytes = fixed_bytes(rows["order"])[:, :2].copy()

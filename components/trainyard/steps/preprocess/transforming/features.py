@@ -162,7 +162,7 @@ def _zscored(data: Data) -> dict[str, _Impute]:
 
 
 def _imputed(feature: Numeric) -> _Impute:
-    """Return what a z-score has for missing values, a number on the scale on which it is learned."""
+    """Return the number for missing values of a z-score, on the scale on which it is learned."""
     impute = feature.impute
     if isinstance(impute, str) or not _is_log(feature):
         return impute
