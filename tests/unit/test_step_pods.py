@@ -158,6 +158,7 @@ IN_EVERY_POD: dict[str, dict[str, Any]] = {
     "topology": {"topology": "2x4", "count": 8},
     "engine": {"engine": "jax"},
     "spot": {"spot": True},
+    "preemption_rate": {"preemption_rate": 0.1},
     "machine": {"machine": "g6.8xlarge"},
     "queue": {"queue": "research"},
     "shared_memory": {"shared_memory": "8Gi"},
