@@ -150,7 +150,12 @@ def test_each_lock_holds_all_that_pyproject_asks_for_and_nothing_that_nobody_ask
     assert not missing(requirements, versions, left_out)
     asked_for = {name for name, askers in via.items() if OURS in askers}
     assert asked_for == {canonicalize_name(requirement.name) for requirement in requirements} - left_out
-    askers = {asker for package_askers in via.values() for asker in package_askers if not asker.startswith("-c ")}
+    askers = {
+        asker
+        for package_askers in via.values()
+        for asker in package_askers
+        if not asker.startswith(("-c ", "--override "))
+    }
     assert askers <= {OURS, *versions, *left_out}
 
 
