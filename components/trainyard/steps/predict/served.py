@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,13 @@ def _stacked(folder: Path, output: str) -> tuple[list[list[str]], Any]:
             tensors = [signature.inputs[name].name for name in group]
             columns |= zip(tensors, tf.unstack(stack, num=len(group)), strict=True)
         session = tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(allow_soft_placement=True))
-        tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(folder), input_map=columns)
+        logger = tf.get_logger()
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # it calls this deprecated, on the user's screen
+        try:
+            tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(folder), input_map=columns)
+        finally:
+            logger.setLevel(level)
         outputs = graph.get_tensor_by_name(signature.outputs[output].name)
         return list(names.values()), session.make_callable(outputs, stacks, accept_options=True)
 
