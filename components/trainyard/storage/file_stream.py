@@ -4,7 +4,7 @@
       ^                 |                    |                |
       |                 +--failed--> FAILED  |                |
       +---------------- released <-----------+----------------+
-                                   give way, if a file that a reader waits for finds no room
+                                   deleted if a file that a reader waits for finds no room
 
 A file that a reader waits for is taken before all others, even if it FAILED; its failure is then the reader's. This
 process holds a shared lock (flock) on each file that is AHEAD or read, until it is released or the process ends, even

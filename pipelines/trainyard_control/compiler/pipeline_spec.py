@@ -1,7 +1,7 @@
 """A compiled pipeline: what is read from the IR that `kfp dsl compile` writes.
 
     root.dag.tasks ── componentRef ──▶ components ── executorLabel ──▶ deploymentSpec.executors: a container each
-                                        │ dag: a loop, condition or exit handler, with tasks of its own
+                                        │ dag: a loop, condition or exit handler, which has tasks, too
 
 The step of an executor is the name of its component.
 """

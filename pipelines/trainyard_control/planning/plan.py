@@ -440,8 +440,8 @@ def with_list(
         + (f" with {stay.preemptions:.2g} preemptions" if stay.preemptions else "")
         for stay in stays["expected"]
     ]
-    of = "the pools' rates of preemption" if rate is None else f"{rate:g} preemptions per Spot node and hour"
-    why = f"at {of}: {', '.join(parts)}; nodes are assumed to come at once"
+    rates = "the pools' rates of preemption" if rate is None else f"{rate:g} preemptions per Spot node and hour"
+    why = f"at {rates}: {', '.join(parts)}; nodes are assumed to come at once"
     last, expected_last = environment.pools[names[-1]], stays["expected"][-1]
     if expected_last.preemptions and (allowed := last.allowed_preemptions(last=True)) is not None:
         why += f"; the run fails after more than {allowed * last.max_workers} preemptions on {names[-1]}"

@@ -105,7 +105,7 @@ def _stacked(folder: Path, output: str) -> tuple[list[list[str]], Any]:
         session = tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(allow_soft_placement=True))
         logger = tf.get_logger()
         level = logger.level
-        logger.setLevel(logging.ERROR)  # it calls this deprecated, on the user's screen
+        logger.setLevel(logging.ERROR)  # otherwise it warns on the user's screen that this function is deprecated
         try:
             tf.compat.v1.saved_model.load(session, [tf.saved_model.SERVING], str(folder), input_map=columns)
         finally:

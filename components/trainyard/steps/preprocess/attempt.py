@@ -83,7 +83,7 @@ class Attempt:
     folder: Path
     beam_options: str = ""
     uri: str = ""
-    others: Sequence[Path] = ()
+    other_folders: Sequence[Path] = ()
     _superseded: set[Path] = field(default_factory=set)
 
     @property
@@ -126,7 +126,7 @@ class Attempt:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _taken_over(self, task: str) -> TaskResult | None:
-        for other in self.others:
+        for other in self.other_folders:
             result = _whole(task, TaskStore(str(other)))
             if result and self._linked(other, [*(part.name for part in result.parts), _document(task)]):
                 self._superseded.add(other)
@@ -181,8 +181,8 @@ def attempt_of(recipe: Recipe, output: Path, beam_options: str) -> Iterator[Atte
         folder = Path(keys.parts(final))
         folder.mkdir(exist_ok=True)
         with _removed(str(folder), stays=recipe.data.keeps_parts):
-            others = sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder)
-            attempt = Attempt(folder, beam_options, others=others)
+            folders = sorted(other for other in folder.parent.glob(keys.parts("*")) if other != folder)
+            attempt = Attempt(folder, beam_options, other_folders=folders)
             yield attempt
             if recipe.data.keeps_parts:
                 attempt.remove_superseded()
