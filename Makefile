@@ -4,7 +4,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.trainyard-$(shell cat locks/dev.txt pyproject.toml | cksum | cut -d' ' -f1)
+RUN_LOCKS := locks/cpu.txt locks/build.txt locks/uv.txt
+stamp = $(VENV)/.trainyard-$(shell cat $(1) pyproject.toml | cksum | cut -d' ' -f1)
+STAMP := $(call stamp,locks/dev.txt)
+RUN_STAMP := $(call stamp,$(RUN_LOCKS))
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RECIPE ?= digits
 VARIANT ?= cpu
@@ -44,9 +47,11 @@ setup: $(STAMP) ## Install everything from the hash-locked list into .venv
 .uv/bin/uv:
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --target .uv -r locks/uv.txt
 
-$(STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
+$(STAMP): LOCKS := locks/dev.txt
+$(RUN_STAMP): LOCKS := $(RUN_LOCKS)
+$(STAMP) $(RUN_STAMP): $(if $(filter .uv/bin/uv,$(UV)),.uv/bin/uv)
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
-	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes locks/dev.txt
+	VIRTUAL_ENV=$(VENV) $(UV) pip sync --quiet --require-hashes $(LOCKS)
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.trainyard-*; touch $@
 
@@ -59,7 +64,7 @@ $(DEMO_RUNTIME)/$(lastword $(DEMO_FILES)).gz: $(DEMO_LOCK)
 	for file in $(DEMO_FILES); do gzip -9nc .demo/package/dist/$$file >$(DEMO_RUNTIME)/$$file.gz; done
 	@rm -rf .demo
 
-run: setup ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
+run: $(or $(wildcard $(STAMP)),$(RUN_STAMP)) ## Run the default recipe from raw data to a pushed model (RECIPE=name for another)
 	$(BIN)/trainyard run $(RECIPE)
 
 test: test-fast $(WITH_DEMO) ## Run every test that needs no cluster
@@ -86,7 +91,7 @@ lock: setup ## Lock what pyproject.toml names, and keep every other version
 	$(COMPILE) $(IMAGE_LOCK) --extra jax -c locks/dev.txt pyproject.toml -o locks/jax.txt
 	$(COMPILE) $(IMAGE_LOCK) --extra jax-gpu -c locks/dev.txt pyproject.toml -o locks/jax-gpu.txt
 	echo "tensorflow-cpu==$(TENSORFLOW)" | $(COMPILE) --no-deps - -o locks/tensorflow-cpu.txt
-	echo "hatchling" | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
+	printf 'editables\nhatchling\n' | $(COMPILE) -c locks/dev.txt - -o locks/build.txt
 	echo "cyclonedx-bom==7.5.0" | $(COMPILE) - -o locks/sbom.txt
 	echo "uv" | $(COMPILE) - -o locks/uv.txt
 	printf 'detect-secrets\npip-audit\n' | $(COMPILE) - -o locks/scan.txt
