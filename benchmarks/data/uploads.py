@@ -18,7 +18,7 @@ from typing import Any
 
 import boto3
 
-from trainyard.ports import free_ports
+from trainyard.process.ports import free_ports
 from trainyard.storage import uploads
 from trainyard_control.api import uploads as api
 

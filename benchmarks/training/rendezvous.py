@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard import ports
 from trainyard.contract.artifacts.train import Straggler
 from trainyard.errors import PeerLost, failure_fields
+from trainyard.process import ports
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang import rendezvous
 from trainyard.steps.train.gang.pods.job import Gang, worker_job

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard import escape, memory
+from trainyard import escape
+from trainyard.process import memory
 
 _START = '{"event": "'
 _ALIVE = "alive"

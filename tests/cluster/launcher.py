@@ -10,7 +10,7 @@ import sys
 
 from trainyard import events
 from trainyard.errors import TrainyardError
-from trainyard.signals import Terminated, handle_sigterm
+from trainyard.process.signals import Terminated, handle_sigterm
 from trainyard.spec.environment import Volume
 from trainyard.spec.hardware.pools import Pool
 from trainyard.steps.train.gang.pods.job import Gang

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from trainyard import ports
+from trainyard.process import ports
 from trainyard.steps.train.peers import liveness, settings
 
 IMAGE = "python:3.11-slim-bookworm"

@@ -21,9 +21,9 @@ from object_stores import Store
 from ports import free_port
 from processes import descendants
 
-from trainyard.child_process import start_time
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.errors import ConfigurationError
+from trainyard.process.child_process import start_time
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.custom_program.training import check_model, train_by_command
 from trainyard.storage import storage

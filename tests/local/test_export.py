@@ -26,13 +26,13 @@ import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 from sklearn.metrics import recall_score
 
-from trainyard.child_process import ChildProcess
 from trainyard.contract import version
 from trainyard.contract.artifacts.export import EdgeTpu, Exports
 from trainyard.contract.artifacts.gate import Threshold, refusal_reason
 from trainyard.contract.artifacts.preprocess import Feature, RawFeature
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.errors import ConfigurationError, GateRefused, TransientError
+from trainyard.process.child_process import ChildProcess
 from trainyard.spec import devices, documents
 from trainyard.spec.recipe import DeviceLimits, Format, Recipe
 from trainyard.steps.evaluate.trained_model import thresholds_of

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
 from trainyard.models.build import build
+from trainyard.process import memory
 from trainyard.spec import recipe as recipes
 from trainyard.spec.model import ModelConfig
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES, WIDTH_SCALABLE, Network

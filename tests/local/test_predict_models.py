@@ -59,7 +59,6 @@ from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
 import trainyard as ty
-from trainyard import memory
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.artifacts.predict import Predicted
@@ -70,6 +69,7 @@ from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, layout, s
 from trainyard.data.examples import load_transform, open_examples
 from trainyard.data.trained import load
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.process import memory
 from trainyard.serving import batches, transport, workers
 from trainyard.serving import server as server
 from trainyard.serving.options import LogOptions

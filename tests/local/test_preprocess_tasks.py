@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from trainyard.beam import tasks
-from trainyard.child_process import ChildProcess
 from trainyard.errors import TransientError
+from trainyard.process.child_process import ChildProcess
 
 TASKS = list(range(20))
 

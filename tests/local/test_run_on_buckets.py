@@ -15,7 +15,7 @@ from processes import descendants
 from tests.unit.test_packages import wheel as write_wheel
 
 import trainyard as ty
-from trainyard.child_process import start_time
+from trainyard.process.child_process import start_time
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trainyard.child_process import start_time
+from trainyard.process.child_process import start_time
 from trainyard.report import local_runs
 from trainyard_control.local.step_process import Stop, forked
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import train_folders
 
-from trainyard import memory
 from trainyard.data.examples import ExampleFolder, open_examples
+from trainyard.process import memory
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import input_speed
 from trainyard.steps.train.input import input as training_input

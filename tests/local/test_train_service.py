@@ -20,10 +20,10 @@ from ports import free_port
 from processes import descendants
 
 from trainyard import events
-from trainyard.child_process import start_time
 from trainyard.contract import epochs
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ExitCode, TransientError
+from trainyard.process.child_process import start_time
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.input.micro_batches import LocalReplicas

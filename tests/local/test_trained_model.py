@@ -16,9 +16,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from trainyard import memory
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.process import memory
 from trainyard.storage import storage
 
 

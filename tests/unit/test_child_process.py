@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from trainyard import child_process, signals
-from trainyard.child_process import ChildProcess
 from trainyard.errors import TransientError
+from trainyard.process import child_process, signals
+from trainyard.process.child_process import ChildProcess
 
 
 def hold(path: str) -> None:
@@ -234,9 +234,8 @@ def test_a_program_s_output_is_returned_and_the_last_line_of_its_errors_raised()
 def test_a_program_ends_with_the_parent_that_waits_for_its_output(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     program = f"import os, time; open({str(file)!r}, 'w').write(f'{{os.getpid()}}.'); time.sleep(600)"
-    code = (
-        f"import sys; from trainyard.child_process import program_output as p; p([sys.executable, '-c', {program!r}])"
-    )
+    code = "import sys; from trainyard.process.child_process import program_output as p; "
+    code += f"p([sys.executable, '-c', {program!r}])"
     parent = subprocess.Popen([sys.executable, "-c", code])
     end = time.monotonic() + 30
     while not (file.exists() and file.read_text().endswith(".")) and time.monotonic() < end:

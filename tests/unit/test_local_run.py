@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from trainyard import memory
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.version import Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
+from trainyard.process import memory
+from trainyard.process.signals import Terminated, handle_sigterm
 from trainyard.report import local_runs, report
-from trainyard.signals import Terminated, handle_sigterm
 from trainyard.spec import environment
 from trainyard.spec import recipe as recipes
 from trainyard.storage import storage

@@ -11,7 +11,7 @@ import pytest
 
 from trainyard import events
 from trainyard.errors import InfrastructureError
-from trainyard.signals import on_sigterm
+from trainyard.process.signals import on_sigterm
 from trainyard.steps.train.custom_program import checkpoints
 from trainyard.steps.train.custom_program.checkpoints import ProgramCheckpoints
 from trainyard.storage import storage

@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from ports import free_port
 
-from trainyard import ports, uris
+from trainyard import uris
 from trainyard.errors import TransientError
+from trainyard.process import ports
 from trainyard.steps.train.gang import rendezvous, supervisor
 from trainyard.steps.train.gang.rendezvous import Rendezvous, rendezvous_key
 from trainyard.steps.train.peers import channel

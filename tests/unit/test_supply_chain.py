@@ -287,7 +287,9 @@ def test_every_action_is_pinned_by_commit_and_a_workflow_may_only_read_by_defaul
 
 
 FORBIDDEN_IMPORTS = {"pickle", "dill", "joblib", "marshal", "shelve", "cloudpickle"}
-OWN_PROCESSES = {"components/trainyard/child_process.py": ["pickle"]}  # a call, through a socket pair of the parent
+OWN_PROCESSES = {
+    "components/trainyard/process/child_process.py": ["pickle"]
+}  # a call, through a socket pair of the parent
 FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "os.popen"}
 
 

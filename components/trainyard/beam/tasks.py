@@ -16,11 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from trainyard import child_process, events, memory
+from trainyard import events
 from trainyard.beam.library import beam  # before the other modules that import it
 from trainyard.beam.runner import is_in_process, pipeline
-from trainyard.child_process import LAST_LINES_SECONDS, ChildProcess
 from trainyard.errors import TransientError
+from trainyard.process import child_process, memory
+from trainyard.process.child_process import LAST_LINES_SECONDS, ChildProcess
 from trainyard.storage.buckets.objects import KMS_VARIABLE
 
 _BYTES = 128 << 20  # chosen: a worker process starts with seconds of imports; this is half a minute of work

@@ -36,7 +36,7 @@ _EXCLUDED = {
         *("quantity", "spec.beam", "spec.devices", "spec.environment", "spec.hardware", "spec.schedule", "uris"),
     ),
     "starts, watches and ends processes, and measures memory and disk": (
-        *("child_process", "heartbeat", "memory", "ports", "retry", "runtime", "signals", "storage.disk"),
+        *("heartbeat", "process", "retry", "runtime", "storage.disk"),
     ),
     "reports, and changes no output": ("errors", "escape", "events", "storage.damage"),
     "moves whole files, whose digests are compared": (

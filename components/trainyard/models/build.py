@@ -10,10 +10,10 @@ from types import ModuleType
 
 import keras
 
-from trainyard import memory
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.data.skeleton import skeleton
 from trainyard.errors import ConfigurationError
+from trainyard.process import memory
 from trainyard.spec.columns import input_name
 from trainyard.spec.model import ModelConfig
 from trainyard.spec.networks import COLUMN_NETWORKS, MINIMUM_SIDE, TREES

@@ -22,7 +22,7 @@ from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
 from trainyard.escape import one_line
 from trainyard.graph import ARGUMENTS, STEPS, producer
-from trainyard.signals import Terminated, handle_sigint, handle_sigterm, map_signals
+from trainyard.process.signals import Terminated, handle_sigint, handle_sigterm, map_signals
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage

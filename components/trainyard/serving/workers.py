@@ -20,8 +20,8 @@ from typing import Any
 
 from trainyard import events
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError
+from trainyard.process.signals import on_signals
 from trainyard.serving.options import METRICS_FOLDER, Addresses, Options
-from trainyard.signals import on_signals
 from trainyard.uris import with_port
 
 _AGAIN_SECONDS = 5.0  # between two starts of a worker; chosen: loading TensorFlow costs a core for seconds

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from trainyard import globs
 from trainyard.errors import DataError
+from trainyard.storage import globs
 from trainyard.storage.buckets import bucket_source
 from trainyard.uris import is_bucket
 

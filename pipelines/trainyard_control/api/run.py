@@ -15,10 +15,10 @@ from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Training
 from trainyard.errors import ConfigurationError, DataError, ExitCode, TrainyardError, bug_sentence
+from trainyard.process.signals import Terminated, on_sigterm
 from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
-from trainyard.signals import Terminated, on_sigterm
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.storage import disk, storage

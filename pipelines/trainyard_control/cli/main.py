@@ -17,7 +17,7 @@ import typer.core
 
 from trainyard import escape
 from trainyard.errors import ExitCode, TrainyardError, bug_sentence
-from trainyard.signals import Terminated, handle_sigterm
+from trainyard.process.signals import Terminated, handle_sigterm
 from trainyard.storage import disk
 from trainyard_control.cli.verbs import (
     bench,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard import events, memory
+from trainyard import events
 from trainyard.contract.artifacts.train import Straggler
 from trainyard.contract.gang import input_workers_needed
 from trainyard.errors import ExitCode, known_code
@@ -33,6 +33,7 @@ from trainyard.kubernetes.diagnosis import (
     task_of,
 )
 from trainyard.measured import duration_text
+from trainyard.process import memory
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.scheduling import Obstacle, find_obstacle, placement_key
 from trainyard_control.planning.expectation import Expectation

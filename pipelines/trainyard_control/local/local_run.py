@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, Self
 
-from trainyard import child_process, errors, events, memory
+from trainyard import errors, events
 from trainyard.contract import keys, weights
 from trainyard.contract.artifacts.gate import REFUSED, recorded_refusal
 from trainyard.contract.artifacts.push import Pushed
@@ -26,6 +26,7 @@ from trainyard.contract.version import Champion
 from trainyard.contract.window import day_of
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, did_you_mean, known_code
 from trainyard.graph import OUTPUTS, STEPS, is_from
+from trainyard.process import child_process, memory
 from trainyard.report import local_runs, summary
 from trainyard.report.local_runs import JOURNAL, LocalRunView, recipes_by_run
 from trainyard.runtime import step as steps

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainyard.child_process import ChildProcess, prepare_fork_server
 from trainyard.contract import provenance
 from trainyard.errors import ExitCode, Preempted
 from trainyard.events import stderr_hidden
 from trainyard.graph import entry_point
-from trainyard.signals import on_sigterm
+from trainyard.process.child_process import ChildProcess, prepare_fork_server
+from trainyard.process.signals import on_sigterm
 from trainyard.storage import cache
 
 _GRACE_SECONDS = 15  # chosen: what a Spot node on GKE gives

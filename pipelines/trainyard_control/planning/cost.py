@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import trainyard.models
-from trainyard.child_process import ProgramFailed, program_output
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
+from trainyard.process.child_process import ProgramFailed, program_output
 from trainyard.spec import code, plain_yaml
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe

@@ -18,12 +18,13 @@ from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trainyard import events, memory
+from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.export import Answer
 from trainyard.contract.artifacts.train import Device, InputSpeed, Training
 from trainyard.contract.gang import usd_per_hour
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TrainyardError
+from trainyard.process import memory
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import Environment
 from trainyard.spec.hardware.catalog import catalog, named

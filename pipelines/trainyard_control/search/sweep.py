@@ -24,7 +24,7 @@ from trainyard.contract import keys
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.version import champion
 from trainyard.errors import ConfigurationError, DataError, ExitCode, Preempted, TrainyardError
-from trainyard.signals import on_sigterm
+from trainyard.process.signals import on_sigterm
 from trainyard.spec import code, plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import cache, storage

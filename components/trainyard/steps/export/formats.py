@@ -18,11 +18,11 @@ import keras
 import tensorflow as tf
 
 from trainyard import events
-from trainyard.child_process import LOST, ChildProcess, describe_exit
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.data import trained
 from trainyard.data.examples import ExampleFolder, load_transform, open_examples
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError, failure_fields, from_code
+from trainyard.process.child_process import LOST, ChildProcess, describe_exit
 from trainyard.spec.recipe import Format, LiteFormat, Recipe
 from trainyard.steps.export import lite, onnx_file, parity, signature
 from trainyard.steps.export.lite import BatchModel, LiteConverter, LiteModel

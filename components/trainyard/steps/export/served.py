@@ -21,11 +21,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainyard import events, ports
-from trainyard.child_process import LOST, ChildProcess, describe_exit, end_with_parent, prepare_fork_server
+from trainyard import events
 from trainyard.contract import version
 from trainyard.data.trained import Tensors
 from trainyard.errors import TransientError
+from trainyard.process import ports
+from trainyard.process.child_process import LOST, ChildProcess, describe_exit, end_with_parent, prepare_fork_server
 from trainyard.spec.columns import input_name
 from trainyard.steps.export.parity import Array
 from trainyard.storage import manifest, storage

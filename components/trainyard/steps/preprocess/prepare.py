@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
-from trainyard import events, globs
+from trainyard import events
 from trainyard.contract.artifacts.preprocess import ImageShape
 from trainyard.contract.document import SPLITS
 from trainyard.contract.window import day_of
@@ -34,6 +34,7 @@ from trainyard.steps.preprocess.transforming.features import (
 )
 from trainyard.steps.preprocess.transforming.module import Preprocessing, label_types, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
+from trainyard.storage import globs
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
 

@@ -16,13 +16,14 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 import numpy as np
 import tensorflow as tf
 
-from trainyard import events, memory
+from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Epoch, Machine, Training, TrainingSpeed
 from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, open_examples, reading
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.models.build import family_of
+from trainyard.process import memory
 from trainyard.spec.gates import require_classes
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import start_time
 from trainyard.errors import TrainyardError, TransientError
 from trainyard.heartbeat import Heartbeat
+from trainyard.process.child_process import start_time
 from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
 

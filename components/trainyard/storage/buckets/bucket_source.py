@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import cast
 
-from trainyard import globs
 from trainyard.errors import DataError, InfrastructureError, TransientError
+from trainyard.storage import globs
 from trainyard.storage.buckets import stores
 from trainyard.storage.buckets.objects import Kind, Missing, Object, ObjectStore, StoreFault
 

@@ -23,7 +23,7 @@ from trainyard.contract.document import Document
 from trainyard.errors import DataError, TrainyardError, TransientError
 from trainyard.graph import producer
 from trainyard.heartbeat import Heartbeat
-from trainyard.signals import on_sigterm
+from trainyard.process.signals import on_sigterm
 from trainyard.storage import storage
 
 _KEPT = 2  # chosen: copies; the older one is used if the newer one is damaged

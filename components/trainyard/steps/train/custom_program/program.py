@@ -19,12 +19,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from trainyard import events, memory
-from trainyard.child_process import end_with_parent, start_program
+from trainyard import events
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import CommandFailed, DataError, ExitCode, PeerLost, Preempted
+from trainyard.process import memory
+from trainyard.process.child_process import end_with_parent, start_program
+from trainyard.process.signals import on_sigterm
 from trainyard.runtime import recipe_packages
-from trainyard.signals import on_sigterm
 from trainyard.spec import code, packages
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.loop.goodput import GangHistory

@@ -17,11 +17,11 @@ from functools import partial
 from pathlib import Path
 
 from trainyard import events
-from trainyard.child_process import LAST_LINES_SECONDS, end_programs, end_with_parent, start_program
 from trainyard.contract.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
-from trainyard.ports import free_ports
-from trainyard.signals import on_sigterm
+from trainyard.process.child_process import LAST_LINES_SECONDS, end_programs, end_with_parent, start_program
+from trainyard.process.ports import free_ports
+from trainyard.process.signals import on_sigterm
 from trainyard.spec import plain_yaml
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.service.worker import InputProcess

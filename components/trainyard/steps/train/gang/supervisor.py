@@ -19,8 +19,9 @@ from multiprocessing import connection
 from types import FrameType
 from typing import Any, NoReturn
 
-from trainyard import child_process, events, ports
+from trainyard import events
 from trainyard.errors import ConfigurationError, ExitCode, PeerLost, TrainyardError, TransientError, failure_fields
+from trainyard.process import child_process, ports
 from trainyard.spec import recipe as recipes
 from trainyard.steps.train.engines import engine
 from trainyard.steps.train.gang import rendezvous

@@ -14,10 +14,11 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from trainyard import child_process, events, memory, uris
-from trainyard.child_process import ChildProcess
+from trainyard import events, uris
 from trainyard.errors import ExitCode, PeerLost, failure_fields, known_code
 from trainyard.heartbeat import Heartbeat
+from trainyard.process import child_process, memory
+from trainyard.process.child_process import ChildProcess
 from trainyard.steps.train.loop.watchdog import call_seconds
 from trainyard.steps.train.peers import settings
 from trainyard.steps.train.peers.channel import Message

@@ -24,11 +24,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainyard import events, memory
+from trainyard import events
 from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
 from trainyard.contract.document import Split
 from trainyard.contract.epochs import MEMORY_BYTES
 from trainyard.data.examples import ExampleFolder, Tensors
+from trainyard.process import memory
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import MEAN_EXAMPLES
 from trainyard.steps.train.input import augment, on_device

@@ -16,7 +16,7 @@ import numpy as np
 from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback, best_first
 from trainyard.errors import ConfigurationError, DataError, PeerLost, Preempted, TrainyardError
-from trainyard.signals import on_sigterm
+from trainyard.process.signals import on_sigterm
 from trainyard.spec.hardware.pools import PREEMPTIONS_VARIABLE
 from trainyard.spec.train import Train
 from trainyard.steps.train.engines.objective import EVAL_SUMS, Evaluated, has_top5

@@ -18,7 +18,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from trainyard import ports
+from trainyard.process import ports
 from trainyard.uris import BRACKETS
 
 _NONCE_BYTES = 32  # a nonce, and SHA-256

@@ -16,8 +16,8 @@ from trainyard.errors import ConfigurationError, InfrastructureError, TransientE
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER, conditions, owner_uids
+from trainyard.process.signals import Terminated
 from trainyard.report import notify
-from trainyard.signals import Terminated
 from trainyard.steps.train.gang.pods import outcome
 from trainyard.steps.train.gang.pods.job import Gang, dependents, input_job, owner_reference, worker_job
 from trainyard.steps.train.gang.pods.outcome import Worker

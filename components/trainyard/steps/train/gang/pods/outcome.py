@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from trainyard import events, memory
+from trainyard import events
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError, TransientError, from_code
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER, Exit, conditions, diagnose, disruption
+from trainyard.process import memory
 from trainyard.steps.train.gang.pods.job import BACKOFF_LIMIT, FINAL, Gang
 
 State = Literal["absent", "pending", "running", "done", "failed"]

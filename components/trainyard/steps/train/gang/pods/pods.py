@@ -18,7 +18,7 @@ from trainyard.errors import TrainyardError
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Cluster, connect
 from trainyard.kubernetes.pod_spec import literal_json, literal_value
-from trainyard.signals import handle_sigterm
+from trainyard.process.signals import handle_sigterm
 from trainyard.spec import documents
 from trainyard.spec import recipe as recipes
 from trainyard.spec.hardware.pools import training_variables

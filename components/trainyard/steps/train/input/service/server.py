@@ -21,9 +21,10 @@ import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it
 # isort: split
 import tensorflow as tf
 
-from trainyard import events, memory, uris
+from trainyard import events, uris
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, failure_fields
+from trainyard.process import memory
 from trainyard.steps.train.input.service.client import service_key
 from trainyard.steps.train.peers import channel, settings
 from trainyard.steps.train.peers.channel import HEARTBEAT_SECONDS, Message, MessageStream

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 from trainyard import events
-from trainyard.child_process import LAST_LINES_SECONDS, describe_exit, end_with_parent, start_program
 from trainyard.errors import ExitCode, TransientError, failure_fields
+from trainyard.process.child_process import LAST_LINES_SECONDS, describe_exit, end_with_parent, start_program
 from trainyard.steps.train.peers import liveness, settings
 from trainyard.steps.train.peers.channel import SILENCE_SECONDS
 

@@ -231,7 +231,7 @@ class _ForkServer:
         process, before = None, signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             if not fork:
-                program = f"import sys; sys.path[:] = {sys.path!r}; from trainyard import child_process; "
+                program = f"import sys; sys.path[:] = {sys.path!r}; from trainyard.process import child_process; "
                 program += f"child_process.run_fork_server({theirs.fileno()}, {modules!r})"
                 command = [sys.executable, "-c", program]
                 process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)

@@ -1,0 +1,1 @@
+"""Processes: children that are forked, signals, memory and free ports."""
