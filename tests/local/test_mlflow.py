@@ -1,4 +1,4 @@
-"""`trainyard publish mlflow` with MLflow's server."""
+"""MLflow's server gets the epochs of a training, and a version by `trainyard publish mlflow`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from tests.pushed_versions import RUN, push_versions
 from typer.testing import CliRunner, Result
 
 import trainyard as ty
+from trainyard.contract.artifacts.train import Epoch
 from trainyard.contract.pushed_versions import set_alias
+from trainyard.errors import Preempted
+from trainyard.report import mlflow_epochs
+from trainyard.spec import recipe as recipes
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
 from trainyard_control.targets import mlflow
@@ -59,7 +63,42 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_a_version_becomes_a_run_and_a_registered_version_once(
+def epoch(number: int) -> Epoch:
+    """An epoch of ten steps; 60 of them with four metrics are more than one request to the server may have."""
+    return Epoch(
+        epoch=number,
+        step=10 * number,
+        learning_rate=0.1,
+        train_loss=1 / number,
+        eval_loss=2 / number,
+        metric=0.9,
+        examples_per_second=100,
+        seconds=1,
+    )
+
+
+def train(models: Path, epochs: range) -> str:
+    """Log a training with `epochs` and a resume in their middle, note it as that of version 1, and return its key."""
+    model = models.parent / "train" / "0123456789abcdef"
+    model.parent.mkdir(exist_ok=True)
+    Path(f"{model}.maker").write_text(RUN)
+    recipe = recipes.load("digits", ["train.epochs=1"])
+    middle = epochs[len(epochs) // 2]
+    with pytest.raises(Preempted), mlflow_epochs.logged(recipe, f"{model}.checkpoints") as note:
+        assert note
+        for number in range(epochs[0], middle):
+            note(epoch(number))
+        raise Preempted
+    with mlflow_epochs.logged(recipe, f"{model}.checkpoints") as note:
+        assert note
+        for number in epochs:  # the loop passes those before a resume again
+            note(epoch(number))
+    record = models.parent / "runs" / RUN / "run.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"folders": {"train": str(model)}}))
+    return model.name
+
+
+def test_a_training_and_its_version_are_one_run_and_a_registered_version_once(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -70,14 +109,28 @@ def test_a_version_becomes_a_run_and_a_registered_version_once(
     planned = json.loads(invoke("digits@canary", "--dry-run", "-o", "json").stdout)["request"]
     client = MlflowClient(server)
     assert client.search_registered_models() == []
+    for name in ("_END_SECONDS", "_KILLED_SECONDS"):
+        monkeypatch.setattr(mlflow_epochs, name, 300)  # a busy machine
+    monkeypatch.setattr(mlflow_epochs, "_CALL_SECONDS", 100)
+    key = train(models, range(1, 251))
+    (experiment,) = client.search_experiments(filter_string="name = 'digits'")
+    (trained,) = client.search_runs([experiment.experiment_id])
+    assert (trained.info.status, trained.info.run_name) == ("FINISHED", RUN)
+    assert trained.data.tags[mlflow_epochs.TRAINING] == key
+    assert trained.data.tags["trainyard.report"] == str(models.parent / "runs" / RUN / "report.html")
+    curve = client.get_metric_history(trained.info.run_id, "eval_loss")
+    assert [(point.step, point.value) for point in curve] == [(10 * n, 2 / n) for n in range(1, 251)]
+    assert trained.data.params["train.epochs"] == "1" and "push.keep" not in trained.data.params
+
     done = invoke("digits@canary")
     assert (done.stdout, done.stderr) == ("", "✓ digits@1 is published to models:/digits/1\n")
     registered = client.get_model_version("digits", "1")
     assert registered.tags == planned["model_version"]["tags"] and registered.tags["trainyard.run"] == RUN
     assert client.get_model_version_by_alias("digits", "canary").version == registered.version
-    run = client.get_run(registered.run_id)
-    assert (run.info.status, run.info.run_name) == ("FINISHED", "digits@1")
-    assert run.data.metrics == {"accuracy": 0.95, "log_loss": 0.1} == planned["run"]["metrics"]
+    run = client.get_run(registered.run_id or "")
+    assert run.info.run_id == trained.info.run_id and run.info.status == "FINISHED"
+    assert run.data.metrics == trained.data.metrics | {"accuracy": 0.95, "log_loss": 0.1}
+    assert planned["run"]["metrics"] == {"accuracy": 0.95, "log_loss": 0.1}
     assert run.data.params == planned["run"]["params"] and run.data.params["train.epochs"] == "1"
     assert "null" not in run.data.params.values()
     (tmp_path / "downloaded").mkdir()
@@ -90,11 +143,12 @@ def test_a_version_becomes_a_run_and_a_registered_version_once(
     assert invoke("digits@1").stderr.endswith("models:/digits/1\n"), "it is registered already"
     assert client.get_model_version_by_alias("digits", "production").version == registered.version
     assert invoke("digits").stderr.endswith("models:/digits/2\n")
+    other = client.get_run(client.get_model_version("digits", "2").run_id or "")
+    assert (other.info.status, other.info.run_name) == ("FINISHED", "digits@2"), "no epochs of its training are known"
     assert invoke("digits", "--model-name", "it's other").stderr.endswith("models:/it's other/1\n")
     with pytest.raises(ty.TrainyardError) as error:
         invoke("digits", "--model-name", "..")
     assert str(error.value).startswith("mlflow: refused (") and int(error.value.exit_code) == 40
-    (experiment,) = client.search_experiments(filter_string="name = 'digits'")
     assert client.search_runs([experiment.experiment_id])[0].info.status == "FAILED"
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -379,7 +379,7 @@ def test_mlflow_without_a_server_its_address_or_its_package_ends_with_a_sentence
     for alias in ("latest", "v2", "a.b"):
         version = PushedVersion(3, "", True, (alias,), VersionRecord())
         with pytest.raises(ty.TrainyardError, match=f"alias '{alias}': MLflow allows letters"):
-            mlflow.registration(version, "digits", {})
+            mlflow.registration(version, "digits")
     assert "MLFLOW_TRACKING_URI is not set. Set it" in refused("mlflow", "digits")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "mlflow", None)

@@ -133,7 +133,7 @@ def _post(settings: Notify, message: Message) -> str:
     except ValueError:  # as of base64
         return f"{KEY_VARIABLE}: holds no key. Give whsec_ and 24 to 64 random bytes in base64."
     fault = [f"{address.hostname}: did not answer within {_SECONDS:.0f} s."]
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(NoRedirect)
 
     def call() -> None:
         with opener.open(request, timeout=_ATTEMPT_SECONDS):
@@ -141,7 +141,7 @@ def _post(settings: Notify, message: Message) -> str:
 
     def post() -> None:
         try:
-            retry(call, _is_busy, seconds=_SECONDS - _ATTEMPT_SECONDS, first_pause=1, longest_pause=8)
+            retry(call, is_busy, seconds=_SECONDS - _ATTEMPT_SECONDS, first_pause=1, longest_pause=8)
             fault[0] = ""
         except HTTPError as error:
             target = urlsplit(error.headers.get("Location", "")).hostname
@@ -196,7 +196,7 @@ def _body(settings: Notify, message: Message, now: datetime) -> dict[str, Any]:
     return {"type": message.event, "timestamp": now.isoformat(timespec="seconds"), "data": data}
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
+class NoRedirect(urllib.request.HTTPRedirectHandler):
     """Treats a redirect as an error: another host must not get a signed message."""
 
     def redirect_request(
@@ -205,5 +205,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow none."""
 
 
-def _is_busy(error: Exception) -> bool:
+def is_busy(error: Exception) -> bool:
+    """Return True if a server that answered a call with `error` may take it later."""
     return error.code in _BUSY if isinstance(error, HTTPError) else isinstance(error, OSError | HTTPException)

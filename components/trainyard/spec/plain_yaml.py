@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,22 @@ def dump(content: Any, allow_unicode: bool = False, inline_leaves: bool = False)
         content, Dumper=_Dumper, sort_keys=False, allow_unicode=allow_unicode, default_flow_style=flow
     )
     return text.replace("{{", r"{\x7b")
+
+
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the leaves below `value`, the content of a recipe, by their keys, each as YAML.
+
+    Keys of a list of objects, such as evaluate.gates.0.min, are left out if they are unset.
+    """
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from flattened(part, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        for index, part in enumerate(value):
+            known = {name: leaf for name, leaf in part.items() if leaf is not None} if isinstance(part, dict) else part
+            yield from flattened(known, f"{key}.{index}")
+    else:
+        yield key, dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 
 
 def comment(text: str, indent: int = 1) -> str:

@@ -13,7 +13,6 @@ from trainyard.steps.predict.pushed_model import open_model
 from trainyard_control.api.model import default_name
 from trainyard_control.api.versions import Version, find_one
 from trainyard_control.cluster import environments
-from trainyard_control.search.comparison import flattened
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def mlflow(model: str, *, environment: str, name: str | None, dry_run: bool) -> 
     from trainyard_control.targets import mlflow as target
 
     version = _version(model, environment)
-    request = target.registration(version, _name(version, name), dict(flattened(version.record.recipe)))
+    request = target.registration(version, _name(version, name))
     return Published(version, request, "" if dry_run else target.register(version, request))
 
 

@@ -195,6 +195,8 @@ class LocalRun:
         start = time.monotonic()
         reused = not STEPS[step].always_run and storage.committed(output) is not None
         if not reused:
+            if step == TRAIN:
+                storage.write_text(keys.maker_record(output), self.run_id)
             self._process(step, output, arguments)
         if "checkpoints" in STEPS[step].inputs:
             steps.drop_checkpoints(output)

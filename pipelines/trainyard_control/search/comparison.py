@@ -148,27 +148,11 @@ def settings_rows(recipes: list[dict[str, Any]]) -> Iterator[Row]:
     Settings that the model of one of them lacks, such as the layers of trees, are left out.
     """
     models = [recipe.get("model", {}).get("name") for recipe in recipes]
-    flat = [dict(flattened(recipe)) for recipe in recipes]
+    flat = [dict(plain_yaml.flattened(recipe)) for recipe in recipes]
     for key in dict.fromkeys(key for settings in flat for key in settings):
         values = [settings.get(key, MISSING) for settings in flat]
         if len(set(values)) > 1 and all(has_setting(model, key) for model in models):
             yield Row(key, values, [value != values[0] for value in values])
-
-
-def flattened(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves below `value`, the content of a recipe, by their keys, each as YAML.
-
-    Keys of a list of objects, such as evaluate.gates.0.min, are left out if they are unset.
-    """
-    if isinstance(value, dict) and value:
-        for name, part in value.items():
-            yield from flattened(part, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
-        for index, part in enumerate(value):
-            known = {name: leaf for name, leaf in part.items() if leaf is not None} if isinstance(part, dict) else part
-            yield from flattened(known, f"{key}.{index}")
-    else:
-        yield key, plain_yaml.dump(value, allow_unicode=True, inline_leaves=True).removesuffix("...\n").strip()
 
 
 def metric_rows(evaluations: Sequence[Measured | None], pairs: list[dict[str, Interval] | None]) -> Iterator[Row]:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
+from trainyard.contract import keys
 from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.report.mlflow_epochs import ADDRESS, BATCH, RUN, TRAINING, key, parameters
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 
 _FOLDER = "model"
 _MODEL_FILE = f"{_FOLDER}/MLmodel"
 _DIGEST, _VERSION = "trainyard.digest", "trainyard.version"
-_ADDRESS = "MLFLOW_TRACKING_URI"
-# Source: MAX_PARAM_VAL_LENGTH and MAX_PARAMS_TAGS_PER_BATCH in mlflow/utils/validation.py.
-_LONGEST, _BATCH = 6000, 100
 _NOT_ALLOWED = ("CUSTOMER_UNAUTHORIZED", "PERMISSION_DENIED", "UNAUTHENTICATED")
 _BUSY = (
     "DEADLINE_EXCEEDED",
@@ -41,11 +39,9 @@ _DEFAULTS = {
 }
 
 
-def registration(version: PushedVersion, name: str, settings: Mapping[str, str]) -> dict[str, Any]:
+def registration(version: PushedVersion, name: str) -> dict[str, Any]:
     """Return the run and the registered version for `version` of the model `name`.
 
-    settings: of the recipe, by key, as YAML; one that is null is no parameter, and one that is longer than MLflow
-    allows is only in the manifest among the files.
     Raises `ConfigurationError` if MLflow takes no such name or alias.
     """
     if not name.strip() or {*"/:"} & {*name}:
@@ -59,19 +55,19 @@ def registration(version: PushedVersion, name: str, settings: Mapping[str, str])
     tags = {
         _VERSION: str(version.number),
         _DIGEST: manifest.digest,
-        "trainyard.run": record.run.rpartition("/")[2],
+        RUN: record.run.rpartition("/")[2],
         "trainyard.fingerprint": record.fingerprint,
         "trainyard.pushed": record.pushed,
         "trainyard.pushed_by": record.by,
     }
-    tags = {key: text for key, text in tags.items() if text}
+    tags = {tag: text for tag, text in tags.items() if text}
     return {
         "experiment": version.recipe or name,
         "run": {
             "run_name": version.name,
             "tags": tags,
-            "params": {_key(key): text for key, text in settings.items() if text != "null" and len(text) <= _LONGEST},
-            "metrics": {_key(key): value for key, value in record.metrics.items()},
+            "params": parameters(record.recipe),
+            "metrics": {key(name): value for name, value in record.metrics.items()},
         },
         "artifacts": {f"{_FOLDER}/{path}": file.bytes for path, file in sorted(manifest.files.items())}
         | ({_MODEL_FILE: len(model_file())} if SERVED in manifest.files else {}),  # not of a custom program
@@ -95,9 +91,9 @@ def register(version: PushedVersion, request: dict[str, Any]) -> str:
     Raises `ConfigurationError` without mlflow or a server's address, `InfrastructureError` if the server refuses,
     `TransientError` if it cannot be reached.
     """
-    address = os.environ.get(_ADDRESS, "")
+    address = os.environ.get(ADDRESS, "")
     if not address:
-        raise ConfigurationError(f"mlflow: {_ADDRESS} is not set. Set it to the address of the MLflow server.")
+        raise ConfigurationError(f"mlflow: {ADDRESS} is not set. Set it to the address of the MLflow server.")
     for variable, value in _DEFAULTS.items():
         os.environ.setdefault(variable, value)
     try:
@@ -114,21 +110,25 @@ def register(version: PushedVersion, request: dict[str, Any]) -> str:
 
 
 def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> str:
-    from mlflow.entities import Metric, Param
+    from mlflow.entities import Metric, Param, RunTag
     from mlflow.exceptions import MlflowException
 
     local = storage.local(version.folder, "push")
     content, model = request["run"], request["model_version"]
     known = client.get_experiment_by_name(request["experiment"])
     experiment = known.experiment_id if known else client.create_experiment(request["experiment"])
-    run = client.create_run(experiment, tags=content["tags"], run_name=content["run_name"]).info
+    joined = _training_run(client, experiment, version)
+    run = joined or client.create_run(experiment, run_name=content["run_name"])
+    run, known_params = run.info, run.data.params
     try:
         pushed = version.record.pushed
         time = int(datetime.fromisoformat(pushed).timestamp() * 1000) if pushed else run.start_time
-        client.log_batch(run.run_id, [Metric(key, value, time, 0) for key, value in content["metrics"].items()])
-        params = iter([Param(key, text) for key, text in content["params"].items()])
-        while batch := list(islice(params, _BATCH)):
-            client.log_batch(run.run_id, params=batch)
+        tags = [RunTag(tag, text) for tag, text in content["tags"].items()]
+        metrics = [Metric(name, value, time, 0) for name, value in content["metrics"].items()]
+        client.log_batch(run.run_id, metrics, tags=tags)
+        params = [Param(name, text) for name, text in content["params"].items() if name not in known_params]
+        for start in range(0, len(params), BATCH):
+            client.log_batch(run.run_id, params=params[start : start + BATCH])
         client.log_artifacts(run.run_id, str(local), _FOLDER)
         if _MODEL_FILE in request["artifacts"]:
             client.log_text(run.run_id, model_file(), _MODEL_FILE)
@@ -140,10 +140,24 @@ def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> s
         source = f"{run.artifact_uri}/{_FOLDER}"
         made = client.create_model_version(model["name"], source, run.run_id, tags=model["tags"], await_creation_for=0)
     except BaseException:
-        client.set_terminated(run.run_id, "FAILED")
+        if not joined:
+            client.set_terminated(run.run_id, "FAILED")
         raise
-    client.set_terminated(run.run_id)
+    if not joined:
+        client.set_terminated(run.run_id)
     return str(made.version)
+
+
+def _training_run(client: Any, experiment: str, version: PushedVersion) -> Any:
+    """Return the run with the epochs of the version's training, None without one or if it has another version."""
+    record = storage.read_json(storage.join(version.run_folder, "run.json")) if version.run_folder else None
+    model = (record or {}).get("folders", {}).get("train")
+    if not model:
+        return None
+    query = f"tags.`{TRAINING}` = '{keys.split(model)[1]}' and attributes.status = 'FINISHED'"
+    runs = client.search_runs([experiment], query, max_results=1)
+    digest = storage.require(version.folder, "push").digest
+    return runs[0] if runs and runs[0].data.tags.get(_DIGEST, digest) == digest else None
 
 
 def _registered(client: Any, request: dict[str, Any]) -> str:
@@ -175,12 +189,3 @@ def _errors(address: str) -> Iterator[None]:
         raise TransientError(f"mlflow: {address} cannot be used ({sentence}). Run the same command again.") from error
     except OSError as error:  # of an upload, by requests
         raise TransientError(f"mlflow: {address} cannot be used ({error}). Run the same command again.") from error
-
-
-def _key(name: str) -> str:
-    """Return `name` with only characters that MLflow allows.
-
-    >>> _key("data.features.km/h?")
-    'data.features.km_2f_h_3f_'
-    """
-    return re.sub(r"[^\w.\- :]", lambda character: f"_{ord(character[0]):x}_", name)[:250]

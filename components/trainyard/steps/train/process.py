@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 from trainyard import events
 from trainyard.contract import weights
-from trainyard.contract.artifacts.train import Training
+from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.graph import STEPS
+from trainyard.report import mlflow_epochs
 from trainyard.spec import selection
 from trainyard.spec.networks import TREES
 from trainyard.spec.recipe import Recipe
@@ -25,16 +27,30 @@ def train_in_process(
     """Train in this process, alone or as the worker that TF_CONFIG names, and write the files that `run` describes.
 
     examples: if they are in a bucket, the worker fetches the shards that it reads. past: the gang's history before this
-    start, as JSON of `goodput.GangHistory`. start: as in `run`.
+    start, as JSON of `goodput.GangHistory`. start: as in `run`. The chief logs the epochs as `mlflow_epochs` says.
     """
+    chief = current_rank().chief
+    with mlflow_epochs.logged(recipe, checkpoints) if chief else nullcontext() as on_epoch:
+        _train(recipe, examples, checkpoints, output, past, start, on_epoch)
+
+
+def _train(
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    output: Path,
+    past: str,
+    start: str,
+    on_epoch: Callable[[Epoch], None] | None,
+) -> None:
     if recipe.train.command is not None:
         from trainyard.steps.train.custom_program.training import train_by_command
 
-        if by_command := train_by_command(recipe, examples, checkpoints, output, past):
+        if by_command := train_by_command(recipe, examples, checkpoints, output, past, on_epoch):
             _finish(by_command, output)
         return
     if recipe.model.name == TREES:
-        _train_trees(recipe, examples, checkpoints, output)
+        _train_trees(recipe, examples, checkpoints, output, on_epoch)
         return
     start_of_import, started = time.perf_counter(), time.monotonic()
     # Imported here, because --help and compilation must not load TensorFlow, and its seconds are counted.
@@ -59,21 +75,32 @@ def train_in_process(
     champion = str(storage.local(start, made_by="push")) if start else ""
     with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
         document = session.train(
-            recipe, examples, checkpoints, _identity(recipe, manifest), output, gang_history, champion, feed, service
+            recipe,
+            examples,
+            checkpoints,
+            _identity(recipe, manifest),
+            output,
+            gang_history,
+            champion,
+            feed,
+            service,
+            on_epoch,
         )
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     begun = document.start.model_copy(update={"warm_start": start})
     _finish(document.model_copy(update={"seconds": seconds, "start": begun}), output)
 
 
-def _train_trees(recipe: Recipe, examples: str, checkpoints: str, output: Path) -> None:
+def _train_trees(
+    recipe: Recipe, examples: str, checkpoints: str, output: Path, on_epoch: Callable[[Epoch], None] | None
+) -> None:
     start = time.perf_counter()
     from trainyard.steps.train import trees
 
     import_seconds = time.perf_counter() - start
     local = str(storage.local(examples, made_by="preprocess"))
     with storage.lease(checkpoints):
-        document = trees.train(recipe, local, output)
+        document = trees.train(recipe, local, output, on_epoch)
     seconds = {"import": round(import_seconds, 3), **document.seconds}
     _finish(document.model_copy(update={"seconds": seconds}), output)
 

@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -23,6 +23,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.artifacts.train import (
     Device,
+    Epoch,
     ExampleCosts,
     Gang,
     Machine,
@@ -82,13 +83,16 @@ def train(
     champion: str = "",
     feed: Feed | None = None,
     service: InputService | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Training:
     """Write model.keras and tensorboard/ to `output` and return the training record, without the seconds of imports.
 
     Resumes from the newest checkpoint below `checkpoints` with the same `identity`. Without one, starts from the
     weights of the pushed version in the folder `champion`, if given. If TF_CONFIG describes a gang, all its workers
     must call this; only the chief writes a model. feed: fetches the shards that are not in `examples`. service: the
-    input workers. Raises `PeerLost` if another worker is lost.
+    input workers. on_epoch: called for each epoch, including those before a resume.
+
+    Raises `PeerLost` if another worker is lost.
     """
     rank, engine = current_rank(), engines.create_engine()
     watchdog, past = training_watchdog(rank), past or GangHistory()
@@ -115,7 +119,13 @@ def train(
         writer = tf.summary.create_file_writer(str(output / "tensorboard"))
         keep, chosen = recipe.train.checkpoints.keep, selection(recipe)
         saved = CheckpointFolder(checkpoints, identity, keep, rank.chief, chosen)
-        loop = Loop(recipe.train, steps, data, saved, partial(write_summary, writer), rank, past, watchdog)
+
+        def note(epoch: Epoch) -> None:
+            write_summary(writer, epoch)
+            if on_epoch:
+                on_epoch(epoch)
+
+        loop = Loop(recipe.train, steps, data, saved, note, rank, past, watchdog)
         try:
             loop.run()
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -54,11 +55,11 @@ _BATCH = 4096
 _CELL_BYTES = 24  # the matrix in float32, scikit-learn's copies of it in float64, and its bins; measured: 18
 
 
-def train(recipe: Recipe, examples: str, output: Path) -> Training:
+def train(recipe: Recipe, examples: str, output: Path, on_epoch: Callable[[Epoch], None] | None = None) -> Training:
     """Write model.keras and tensorboard/ to `output` and return the training record, without the seconds of imports.
 
     An iteration of the boosting is an epoch of the record, because it passes once over the training split. The model
-    is that of the best iteration on the eval split, by what the recipe selects.
+    is that of the best iteration on the eval split, by what the recipe selects. on_epoch: called for each at the end.
     """
     with reading(examples):
         start = time.perf_counter()
@@ -116,6 +117,8 @@ def train(recipe: Recipe, examples: str, output: Path) -> Training:
     writer = tf.summary.create_file_writer(str(output / "tensorboard"))
     for epoch in history:
         write_summary(writer, epoch)
+        if on_epoch:
+            on_epoch(epoch)
     writer.close()
     seconds = {"read": read - start, "grow": grown - read, "eval": measured - grown}
     seconds["compile"] = time.perf_counter() - measured

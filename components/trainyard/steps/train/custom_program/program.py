@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -70,13 +71,18 @@ class ProgramRecord:
     """The epochs that all starts of the program reported, and the progress of this start.
 
     record: URI where the epochs are kept for the next start, '' for none. history: epochs in order; a repeated epoch
-    replaces the earlier one. steps: the last step. examples_per_second: as last reported, 0.0 if never. process:
-    process id for memory measurements, 0 before the start.
+    replaces the earlier one. on_epoch: called for each, including those of earlier starts. steps: the last step.
+    examples_per_second: as last reported, 0.0 if never. process: its id for memory measurements, 0 before the start.
     """
 
-    def __init__(self, past: GangHistory, epochs: int, record: str) -> None:
-        self._record = record
+    def __init__(
+        self, past: GangHistory, epochs: int, record: str, on_epoch: Callable[[Epoch], None] | None = None
+    ) -> None:
+        self._record, self._on_epoch = record, on_epoch
         self.history = _recorded_epochs(record)
+        if on_epoch:
+            for epoch in self.history:
+                on_epoch(epoch)
         self.steps = 0
         self.resumed_from: int | None = None
         self.process = 0
@@ -138,6 +144,8 @@ class ProgramRecord:
         if self._record:
             storage.write_text(self._record, _EPOCHS.dump_json(self.history).decode())
         events.emit("epoch", of=max(self._epochs, epoch.epoch), **epoch.model_dump())
+        if self._on_epoch:
+            self._on_epoch(epoch)
 
     def _warn(self, kind: str, error: ValidationError) -> None:
         if self._warned:

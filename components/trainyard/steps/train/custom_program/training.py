@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from trainyard.contract import version
 from trainyard.contract.artifacts.preprocess import Examples
-from trainyard.contract.artifacts.train import Gang, Goodput, Machine, Training, TrainingSpeed, TrainingStart
+from trainyard.contract.artifacts.train import Epoch, Gang, Goodput, Machine, Training, TrainingSpeed, TrainingStart
 from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
 from trainyard.spec.gates import require_classes
@@ -47,19 +48,26 @@ _REST = "files"
 """The folder of the program's other files in the step's output."""
 
 
-def train_by_command(recipe: Recipe, examples: str, checkpoints: str, output: Path, past: str) -> Training | None:
+def train_by_command(
+    recipe: Recipe,
+    examples: str,
+    checkpoints: str,
+    output: Path,
+    past: str,
+    on_epoch: Callable[[Epoch], None] | None,
+) -> Training | None:
     """Run the recipe's program as the worker that TF_CONFIG names; the chief's model goes to `output`.
 
     Returns the chief's training record, None for other workers. past: the gang's history before this start, as JSON of
-    `goodput.GangHistory`. Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and
-    `ConfigurationError` if the recipe names a class that no example has, or the chief's program left no model, or one
-    that later steps cannot use.
+    `goodput.GangHistory`. on_epoch: as in `ProgramRecord`.
+
+    Raises as `program.run`, `Ended.check` and `ProgramCheckpoints.kept`, and `ConfigurationError` if the recipe names a
+    class that no example has, or the chief's program left no model, or one that later steps cannot use.
     """
     start, rank = time.monotonic(), current_rank()
     gang_history = GangHistory.model_validate_json(past) if past else GangHistory(started=start)
-    record = ProgramRecord(
-        gang_history, recipe.train.epochs, storage.join(checkpoints, "epochs.json") if rank.chief else ""
-    )
+    kept = storage.join(checkpoints, "epochs.json") if rank.chief else ""
+    record = ProgramRecord(gang_history, recipe.train.epochs, kept, on_epoch)
     local = str(storage.local(examples, made_by="preprocess"))
     if recipe.train.result == "keras":
         require_classes(recipe.named_classes, Examples.read(local).labels or [])
