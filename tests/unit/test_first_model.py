@@ -90,3 +90,11 @@ def test_a_label_of_many_classes_gets_a_network_and_all_are_counted(tmp_path: Pa
     text, _ = arguments.draft(str(tmp_path / "skus.csv"), tmp_path / "skus.yaml", "sku")
     assert "label 'sku': 1200 classes" in text
     assert "model mlp: boosted trees of more than 50 classes can diverge" in text and "boosted_trees" not in text
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("Wohnungen Köln", "wohnungen-koln"), ("2024_ventas_año", "ventas-ano"), ("売上", "recipe"), ("a–b", "a-b")],
+)
+def test_a_recipe_is_named_after_its_table_without_accents(stem: str, name: str) -> None:
+    assert arguments.recipe_name(stem) == name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,8 +91,9 @@ def recipe_file(source: str) -> Path:
 
 
 def recipe_name(stem: str) -> str:
-    """Convert a file's stem to a recipe name."""
-    return re.sub("[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
+    """Convert a file's stem to a recipe name: letters lose their accents, all that is no letter or digit is a dash."""
+    plain = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFKD", stem))
+    return re.sub("[^a-z0-9]+", "-", plain.lower()).lstrip("-0123456789")[:40].strip("-") or "recipe"
 
 
 _COMPARED = 20_000  # chosen: of a table with more rows the usual trees are the first model; reading it takes a second
