@@ -69,7 +69,8 @@ def test_a_gang_is_admitted_by_its_queue_and_trains(queues: Namespace) -> None:
     plan = plans.plan("admitted", plans.MEET, "1", queue="roomy")
     launcher = queues.launch(plan)
     assert launcher.code() == 0, launcher.log
-    assert "to be admitted by queue 'roomy'" in launcher.log
+    admitted = {event["involvedObject"]["name"] for event in queues.get("events") if event["reason"] == "Admitted"}
+    assert any(gang(plan).name in workload for workload in admitted)
     assert "worker 0 met 2" in launcher.log
     until(lambda: not queues.left_of(gang(plan).name))
 
@@ -127,7 +128,7 @@ def test_doctor_tells_which_queue_can_hold_a_gang(queues: Namespace) -> None:
     assert found("roomy") == ("good", f"ClusterQueue '{queues.name}-roomy' can hold the 2 pods of pool 'cpu'")
     verdict, sentence = found("full")
     assert verdict == "bad" and "Kueue never admits the 2 pods of pool 'cpu'" in sentence
-    assert " of 0.15 cpu, the largest quota of a flavor" in sentence
+    assert f" of 0.15 cpu, the quota of flavor '{queues.name}'" in sentence
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ ALLOWED = [
     "list pods",
     "get pods/log",
     "list events",
+    "list workloads.kueue.x-k8s.io",
 ]
 DENIED = [
     "list jobs.batch",

@@ -11,7 +11,7 @@ import kfp_server_api
 import pytest
 
 from trainyard import events
-from trainyard.errors import ExitCode, TransientError
+from trainyard.errors import ExitCode, InfrastructureError, TransientError
 from trainyard.kubernetes.client import Cluster
 from trainyard.spec import environment as environments
 from trainyard.spec.hardware.pools import Pool
@@ -22,7 +22,7 @@ from trainyard_control.cluster.scheduling import find_obstacle, requests
 from trainyard_control.compiler.compilation import RunMetadata
 from trainyard_control.kubeflow import run_view
 from trainyard_control.kubeflow.run_view import RunView, steps, steps_of_tasks
-from trainyard_control.kubeflow.runs import KubeflowRuns, changes, evidence
+from trainyard_control.kubeflow.runs import KubeflowRuns, changes, evidence, longest_wait
 from trainyard_control.planning.expectation import Expectation
 from trainyard_control.planning.plan import Estimate
 
@@ -395,6 +395,40 @@ def test_of_hundreds_of_waiting_pods_each_has_its_events_by_one_call_and_nodes_a
     sentences = [explain(one).sentence for one in collected]
     assert "disk=large" in sentences[7] and not any("disk" in text for text in sentences[:7] + sentences[8:])
     assert calls == ["events", "obstacle", "obstacle"]
+
+
+KUEUES_GATES = [{"name": "kueue.x-k8s.io/admission"}, {"name": "kueue.x-k8s.io/topology"}]  # of Kueue 0.19.2
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_step_in_a_queue_says_why_it_is_not_admitted_and_its_wait_has_no_limit(readable: bool) -> None:
+    queued = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": ""}
+    waiting = pod(phase="Pending", conditions=[queued])
+    waiting["spec"] = {**waiting["spec"], "nodeName": "", "schedulingGates": KUEUES_GATES}
+    waiting["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "team"
+    reserved = {"type": "QuotaReserved", "status": "False", "message": "insufficient quota for cpu"}
+    workload = {"metadata": {"name": "pod-p"}, "spec": {"active": False}, "status": {"conditions": [reserved]}}
+
+    class Queue(Silent):
+        def items(self, kind: str, selector: str = "", fields: str = "", group: str = "") -> list[dict[str, Any]]:
+            if kind != "workloads":
+                return []
+            if not readable:
+                raise InfrastructureError("refused")
+            assert selector == "kueue.x-k8s.io/job-uid=p"
+            return [workload]
+
+    (found,) = map(explain, evidence(Queue(), [waiting]))
+    why = (
+        ": insufficient quota for cpu. It is deactivated: kubectl patch workload pod-p --type=merge -p "
+        """'{"spec":{"active":true}}'"""
+    )
+    assert (found.state, found.cause) == ("waiting", "queued")
+    assert found.sentence == f"waits to be admitted by queue 'team'{why if readable else ''}"
+    now = datetime(2026, 1, 9, tzinfo=UTC)
+    assert (
+        longest_wait(RunView("id", "nightly", "RUNNING", "digits", "kind", "", 180.0, steps([found], now)), now) is None
+    )
 
 
 def test_a_pod_that_wrote_more_than_its_disk_share_is_not_worth_another_try() -> None:

@@ -44,11 +44,19 @@ def cluster(api: Api, **options: Any) -> Cluster:
     return Cluster(api, "runs", **{"patience_seconds": 60, "remedy": "Bind the Role.", **options})
 
 
-def test_a_busy_or_silent_server_is_asked_again_and_each_problem_is_passed_on() -> None:
-    api, problems = Api(503, ConnectionResetError("reset"), 200), list[str]()
+def test_a_busy_or_silent_server_is_asked_again_and_each_other_problem_is_passed_on() -> None:
+    api, problems = Api(503, 503, ConnectionResetError("reset"), 200), list[str]()
     answer = cluster(api, on_retry=problems.append).get("/api/v1/nodes")
     assert answer == {"metadata": {"name": "gang"}}
-    assert problems == ["said 503", "reset"] and len(api.calls) == 3
+    assert problems == ["said 503", "reset"] and len(api.calls) == 4
+
+
+def test_a_webhook_that_does_not_answer_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the API server says it while Kueue's controller does not run."""
+    text = 'Internal error occurred: failed calling webhook "mjob.kb.io": failed to call webhook: connection refused'
+    monkeypatch.setattr("trainyard.kubernetes.client.message", lambda _: text)
+    with pytest.raises(TransientError, match=r'"mjob\.kb\.io".*\. Start what serves that webhook, and run the same'):
+        cluster(Api(500), patience_seconds=0).create("jobs", {"apiVersion": "batch/v1"})
 
 
 def test_no_patience_and_a_post_ask_once() -> None:

@@ -33,6 +33,16 @@ RESOURCES = {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2G
 POOL = Pool.model_validate({"kind": "cpu", "resources": RESOURCES})
 TRAINING = Gang(run="digits", image="image:1", command=("train",), workers=1, pool=POOL, platform="kubernetes")
 INPUT = replace(TRAINING, command=("feed",), workers=2, feeds=TRAINING.name)
+
+
+def workload(pending: str, evicted: str = "") -> dict[str, Any]:
+    """Return what Kueue keeps of a Job that it does not admit."""
+    conditions = [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": pending}]
+    if evicted:
+        conditions.append({"type": "Evicted", "status": "True", "reason": "Preempted", "message": evicted})
+    return {"metadata": {"name": "job-gang-12345"}, "spec": {"active": True}, "status": {"conditions": conditions}}
+
+
 SCENE_SECONDS = 90  # longer than the pool's replace_seconds
 ENDING_READS = 3  # of a Job whose pods still end
 
@@ -161,6 +171,47 @@ def test_a_worker_whose_node_lost_power_and_stays_listed_names_the_node(monkeypa
     server._reads_left = defaultdict(lambda: 10**9)  # as long as the node is listed
     with pytest.raises(TransientError, match=r"earlier gang of this run does not end\. Delete node node-7, or run"):
         launch(TRAINING, Cluster(server, "runs"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"items": []}, ""),
+        (403, ": Kueue's reason may not be read; apply k8s/base/gang-rbac.yaml again"),
+        ({"items": [workload(pending="insufficient quota")]}, ": insufficient quota"),
+        (
+            {"items": [workload(pending="insufficient quota", evicted="Preempted (UID: 1, JobUID: 2).")]},
+            ": Preempted. insufficient quota",
+        ),
+    ],
+)
+def test_a_gang_that_waits_in_a_queue_says_why_its_queue_does_not_admit_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], answer: Any, why: str
+) -> None:
+    server, now = Server(), 0.0
+    get, asked = server._get, []
+
+    def answered(path: str, body: object) -> dict[str, Any]:
+        if not path.endswith("/workloads"):
+            return get(path, body)
+        asked.append(path)
+        if isinstance(answer, int):
+            raise ApiException(status=answer)
+        return dict(answer)
+
+    def at_rest(_: float) -> None:
+        nonlocal now
+        now += 1.0
+        if now > 60 and (job := server.objects.get(Cluster(server, "runs").path("jobs", TRAINING.name, JOBS))):
+            job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    monkeypatch.setattr(server, "_get", answered)
+    monkeypatch.setattr(time, "sleep", at_rest)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    launch(replace(TRAINING, pool=POOL.model_copy(update={"queue": "team"})), Cluster(server, "runs"))
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"event": "gang"' in line]
+    assert {each["waiting"] for each in said} == {f"waiting to be admitted by queue 'team'{why}"}
+    assert len(asked) < 60 / 10 * 2 + 3  # two versions of the API
 
 
 def test_input_workers_of_an_earlier_gang_are_deleted_and_made_again_for_this_one(

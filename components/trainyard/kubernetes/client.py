@@ -71,8 +71,8 @@ class Cluster:
     """A cluster and one of its namespaces.
 
     patience_seconds: how long a call is retried while the API server is busy or unreachable, by default
-    PATIENCE_SECONDS; `post` is never retried. on_retry: called with the problem before each retry. remedy: what to do
-    if the API server refuses the caller.
+    PATIENCE_SECONDS; `post` is never retried. on_retry: called with the problem before a retry, as in `patient`.
+    remedy: what to do if the API server refuses the caller.
 
     Raises `TransientError`, with `unreachable` set, if the API server stays unreachable, `InfrastructureError` if it
     refuses.
@@ -220,17 +220,22 @@ class Cluster:
         request = f"kubernetes: {method} {path}"
         if error.status in (401, 403):
             return InfrastructureError(f"{request}: refused ({message(error)}). {self.remedy}")
-        busy = _is_busy(error)
+        busy, why = _is_busy(error), message(error)
         self.unreachable = self.unreachable or busy
-        return (TransientError if busy else InfrastructureError)(f"{request}: {error.status} ({message(error)}).")
+        silent = busy and "failed calling webhook" in why
+        remedy = " Start what serves that webhook, and run the same command again." if silent else ""
+        return (TransientError if busy else InfrastructureError)(f"{request}: {error.status} ({why}).{remedy}")
 
 
 def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], None] | None = None) -> T:
     """Call `call`, and retry it for `seconds` if the server is busy or does not answer.
 
-    on_retry: called with the problem before each retry. Raises the last error unchanged.
+    on_retry: called with the problem before a retry, once for retries in a row with the same. Raises the last error
+    unchanged.
     """
     from urllib3.exceptions import HTTPError
+
+    told = ""
 
     def transient(error: Exception) -> bool:
         if isinstance(error, HTTPError | OSError):
@@ -238,8 +243,11 @@ def patient(call: Callable[[], T], seconds: float, on_retry: Callable[[str], Non
         return _is_busy(error)
 
     def report(error: Exception, _: float) -> None:
-        if on_retry:
-            on_retry(message(error) if hasattr(error, "status") else reason(error))
+        nonlocal told
+        problem = message(error) if hasattr(error, "status") else reason(error)
+        if on_retry and problem != told:
+            told = problem
+            on_retry(problem)
 
     return retry(call, transient, seconds=seconds, first_pause=0.5, longest_pause=5, on_retry=report)
 

@@ -1,4 +1,4 @@
-"""The checks of `doctor`, also of Kueue's quotas (v1beta1, v1beta2), as pure functions of what the cluster says."""
+"""The checks of `doctor`, as pure functions of what the cluster says."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from trainyard.errors import ExitCode
 from trainyard.graph import OUTPUTS, STEPS
 from trainyard.kubernetes import labels
 from trainyard.kubernetes.client import Manifest
-from trainyard.kubernetes.diagnosis import MAIN, WAIT, conditions, name_of
+from trainyard.kubernetes.diagnosis import MAIN, WAIT
 from trainyard.kubernetes.pod_spec import pod_spec, variables
-from trainyard.quantity import in_bytes
 from trainyard.spec import recipe as recipes
 from trainyard.spec.environment import DEFAULT, LISTED, Environment
 from trainyard.steps.train.gang.pods.job import worker_job
 from trainyard.steps.train.gang.pods.pods import gang
 from trainyard_control.cluster.scheduling import (
-    amount,
     capacity,
     find_obstacle,
-    requests,
-    selects,
 )
 
 Verdict = Literal["good", "bad", "unknown"]
@@ -350,77 +346,3 @@ def _pod(own_labels: dict[str, str], spec: Manifest, annotations: dict[str, str]
         "metadata": {"generateName": "trainyard-doctor-", "labels": own_labels, "annotations": annotations},
         "spec": spec,
     }
-
-
-def admission(
-    pool: str,
-    pod: Manifest,
-    count: int,
-    local_queue: Manifest,
-    cluster_queue: Manifest | None,
-    namespace_labels: dict[str, str] | None = None,
-) -> Check:
-    """Check that Kueue calls both queues active, and that their quota can hold `count` pods like `pod` of the pool.
-
-    Kueue itself decides about quota that a ClusterQueue borrows, and about the nodes of a flavor.
-
-    cluster_queue: the one that `local_queue` names, None if there is none. namespace_labels: the labels of the queue's
-    namespace, None if they are unknown.
-    """
-    label, named = f"quota of queue {name_of(local_queue)}", local_queue["spec"].get("clusterQueue", "")
-    if cluster_queue is None:
-        return bad(label, f"there is no ClusterQueue '{named}', which it names. Create it, or correct the queue")
-    for kind, queue in (("ClusterQueue", cluster_queue), ("LocalQueue", local_queue)):
-        if inactive := conditions(queue, "False").get("Active"):
-            why = str(inactive.get("message") or inactive.get("reason")).rstrip(".")
-            remedy = "Set its stopPolicy to None" if inactive.get("reason") == "Stopped" else "Correct it"
-            return bad(label, f"{kind} '{name_of(queue)}' admits nothing: {why}. {remedy}")
-    spec = cluster_queue["spec"]
-    if not selects(spec.get("namespaceSelector"), namespace_labels):
-        return bad(
-            label,
-            f"ClusterQueue '{named}' admits nothing from this namespace, which its namespaceSelector does not "
-            "select. Change the selector; {} selects all namespaces",
-        )
-    quotas: dict[str, float] = {}  # the largest of any flavor
-    for flavor in (flavor for group in spec.get("resourceGroups", []) for flavor in group["flavors"]):
-        for quota in flavor["resources"]:
-            quotas[quota["name"]] = max(quotas.get(quota["name"], 0.0), in_bytes(str(quota["nominalQuota"])))
-    asked = {resource: value * count for resource, value in requests(pod["spec"]).items()} | {"pods": float(count)}
-    pods = f"the {count} pods" if count > 1 else "a pod"
-    lacking = {name: value for name, value in asked.items() if value > quotas.get(name, value)}
-    borrows = spec.get("cohortName") or spec.get("cohort")  # v1beta2, v1beta1
-    if lacking and not borrows:
-        wanted = ", ".join(f"{amount(name, value)} of {amount(name, quotas[name])}" for name, value in lacking.items())
-        return bad(
-            label,
-            f"Kueue never admits {pods} of pool '{pool}', which ask for {wanted}, the largest quota of a flavor in "
-            f"ClusterQueue '{named}'. Ask for less, or raise the quota",
-        )
-    if missing := [resource for resource in asked if resource not in quotas and resource != "pods"]:
-        return unknown(
-            label,
-            f"ClusterQueue '{named}' covers no {', '.join(missing)}: Kueue admits {pods} of pool '{pool}' only "
-            "if its configuration excludes or ignores that resource. Add it to the ClusterQueue",
-        )
-    if lacking:
-        return unknown(
-            label, f"ClusterQueue '{named}' can hold {pods} of pool '{pool}' only with quota that it borrows"
-        )
-    return good(label, f"ClusterQueue '{named}' can hold {pods} of pool '{pool}'")
-
-
-def pod_integration(config: Manifest | None) -> Check:
-    """Check that Kueue queues the pods of steps. config: the ConfigMap of its manager, None if it cannot be read."""
-    label = "Kueue's pod integration"
-    text = ((config or {}).get("data") or {}).get("controller_manager_config.yaml")
-    if text is None:
-        return unknown(label, "its configuration cannot be read; without it a step's pod ignores the pool's queue")
-    frameworks = ((yaml.safe_load(text) or {}).get("integrations") or {}).get("frameworks") or []
-    if "pod" in frameworks:
-        return good(label, "is enabled: the pods of steps wait for their queue")
-    return bad(
-        label,
-        "is not enabled, so the pods of steps ignore their pool's queue. Add pod to integrations.frameworks in the "
-        "ConfigMap kueue-manager-config, or place the steps on a pool without a queue",
-    )

@@ -14,7 +14,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Straggler
 from trainyard.contract.gang import input_workers_needed
 from trainyard.errors import ExitCode, known_code
-from trainyard.kubernetes import labels
+from trainyard.kubernetes import kueue, labels
 from trainyard.kubernetes.client import Manifest
 from trainyard.kubernetes.diagnosis import (
     DRIVER,
@@ -58,6 +58,8 @@ _EVAL = 0.3
 # Required fields of a pace event; events of other versions are ignored.
 _FIELDS = ("step", "steps", "examples_per_second", "step_ms", "prefetched_step_ms", "all_reduce_ms")
 _TIMES = ("save_seconds", "eval_seconds")
+QUEUED = "queued"
+"""The cause of a pod that waits in a queue of Kueue."""
 _KUBEFLOWS_OWN = (
     "This container is Kubeflow's, and neither recipe nor environment names it: show this to the administrators of "
     "Kubeflow"
@@ -80,7 +82,8 @@ class Evidence:
 
     run_ends: the run's deadline, '' without one. stop_reason: Argo's reason to start no further attempt. again: a
     sentence on what restarts the work of a failed pod, '' if nothing does. cancelled: it ended because its run was
-    cancelled. obstacles: those found before between `nodes` and other pods, by their `placement_key`.
+    cancelled. queue: why Kueue does not admit it, '' if that is unknown. obstacles: those found before between `nodes`
+    and other pods, by their `placement_key`.
     """
 
     pod: Manifest
@@ -93,6 +96,7 @@ class Evidence:
     stop_reason: str = ""
     again: str = ""
     cancelled: bool = False
+    queue: str = ""
     obstacles: dict[str, Obstacle | None] = field(default_factory=dict)
 
 
@@ -357,8 +361,12 @@ def _waiting(waiting: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Find
 
 def _unscheduled(finding: Finding, diagnosis: Diagnosis, evidence: Evidence) -> Finding:
     if diagnosis.cause == "gated":
-        gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
-        return replace(finding, sentence=f"waits to be admitted ({gates})")
+        if not kueue.is_queued(evidence.pod):
+            gates = ", ".join(str(gate["name"]) for gate in evidence.pod["spec"].get("schedulingGates", []))
+            return replace(finding, sentence=f"waits to be admitted ({gates})")
+        queue = evidence.pod["metadata"]["labels"].get(labels.QUEUE, "")
+        why = f": {evidence.queue}" if evidence.queue else ""
+        return replace(finding, cause=QUEUED, sentence=f"waits to be admitted by queue '{queue}'{why}")
     message = diagnosis.message
     obstacle = _obstacle(evidence)
     if obstacle is None:

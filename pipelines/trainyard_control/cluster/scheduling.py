@@ -275,6 +275,21 @@ def selects(selector: Manifest | None, labels: dict[str, str] | None) -> bool:
     return all(_matches(labels, term) for term in terms)
 
 
+def flavor_obstacle(flavor: Manifest, spec: Manifest) -> str:
+    """Return the label or taint of a ResourceFlavor of Kueue that excludes pods of `spec`, '' if none does.
+
+    Source: https://kueue.sigs.k8s.io/docs/concepts/resource_flavor/.
+    """
+    own = flavor.get("spec") or {}
+    node_labels, added = own.get("nodeLabels") or {}, own.get("tolerations") or []
+    for term in _terms(spec):
+        if term[0] in node_labels and not _matches(node_labels, term):
+            return f"is of nodes with {term[0]}={node_labels[term[0]]}"
+    node = {"spec": {"taints": own.get("nodeTaints")}}
+    taints = _untolerated(node, spec | {"tolerations": [*(spec.get("tolerations") or []), *added]})
+    return f"has the taint {_taint(taints[0])}" if taints else ""
+
+
 def untolerated(node: Manifest, spec: Manifest) -> list[Manifest]:
     """Return the taints of `node` that keep pods of `spec` away, without those that name a fault of the node."""
     return [taint for taint in _untolerated(node, spec) if taint["key"] not in _FAULTS]

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 
 from trainyard.contract import gang
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
-from trainyard.kubernetes import client
+from trainyard.kubernetes import client, kueue
 from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 from trainyard.storage.buckets import s3
 from trainyard_control.cluster import argo, checks, image_pods
-from trainyard_control.cluster.checks import Check, admission, bad, good, pod_integration, pool_pod, unknown
+from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
+from trainyard_control.cluster.queues import Quota, admission, cohort_of, flavors_of, pod_integration
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
 _ACCOUNT = "DEFAULTPIPELINERUNNERSERVICEACCOUNT"
@@ -142,10 +144,11 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
         yield good("namespace", f"{environment.namespace} exists")
         yield checks.pod_security(space)
     yield from _rights(cluster, environment)
-    yield from _objects(cluster, environment, space)
+    yield from _objects(cluster, environment)
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
     config = _allowed(cluster, path)
     read = None if config is _REFUSED else config
+    yield from _queues(cluster, environment, space, read)
     yield from _pools(cluster, environment, read)
     yield _controller(cluster, environment.kubeflow.namespace)
     yield checks.retries(read, environment.kubeflow.namespace)
@@ -238,8 +241,8 @@ def _default_account(cluster: Cluster, namespace: str) -> str:
     return "pipeline-runner"
 
 
-def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:
-    """Check that accounts, Secrets, the volume, queues and priority classes of the environment exist."""
+def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+    """Check that accounts, Secrets, the volume and priority classes of the environment exist."""
     space = f"/api/v1/namespaces/{environment.namespace}"
     accounts = environment.service_accounts
     for name in dict.fromkeys(filter(None, (accounts.run, accounts.worker, accounts.server))):
@@ -255,14 +258,18 @@ def _objects(cluster: Cluster, environment: Environment, namespace: Manifest) ->
         claim = _allowed(cluster, f"{space}/persistentvolumeclaims/{environment.volume.claim}")
         yield (unknown("volume", "may not be read") if claim is _REFUSED else checks.claim(environment, claim))
     pools = [environment.pools[name] for name in checks.used_pools(environment)]
-    yield from _queues(cluster, environment, namespace)
     for name in dict.fromkeys(pool.priority_class for pool in pools if pool.priority_class):
         found = _allowed(cluster, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
         yield _exists(found, f"priority class {name}")
 
 
-def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> Iterator[Check]:
-    """Check that the LocalQueues of the pools exist, and that their quota can hold a gang or a step of the pool."""
+def _queues(
+    cluster: Cluster, environment: Environment, namespace: Manifest, controller: Manifest | None
+) -> Iterator[Check]:
+    """Check that the LocalQueues of the pools exist, and that their quota can hold a gang or a step of the pool.
+
+    controller: the ConfigMap of the workflow controller, None if it cannot be read.
+    """
     pools = {name: environment.pools[name].queue for name in checks.used_pools(environment)}
     queues = dict.fromkeys(filter(None, pools.values()))
     found = {queue: _kueue(cluster, f"namespaces/{environment.namespace}/localqueues/{queue}") for queue in queues}
@@ -277,18 +284,40 @@ def _queues(cluster: Cluster, environment: Environment, namespace: Manifest) -> 
     for name, queue in pools.items():
         local_queue = found.get(queue)
         if local_queue and local_queue is not _REFUSED:
-            cluster_queue = _kueue(cluster, f"clusterqueues/{local_queue['spec'].get('clusterQueue', '')}")
-            if cluster_queue is _REFUSED:
+            quota = _quota(cluster, local_queue)
+            if quota is None:
                 yield unknown(f"quota of queue {queue}", "its ClusterQueue may not be read")
                 continue
             count = checks.queued_pods(environment, name)
-            yield admission(name, pool_pod(environment, name), count, local_queue, cluster_queue, labels)
+            pod = checks.with_argo(pool_pod(environment, name), controller)
+            yield admission(name, pod, count, local_queue, quota, labels)
+
+
+def _quota(cluster: Cluster, local_queue: Manifest) -> Quota | None:
+    """Return the quota of a queue, None if it may not be read."""
+    cluster_queue = _kueue(cluster, f"clusterqueues/{local_queue['spec'].get('clusterQueue', '')}")
+    if cluster_queue is None:
+        return Quota(None)
+    if cluster_queue is _REFUSED:
+        return None
+    flavors = {name: _kueue(cluster, f"resourceflavors/{name}") for name in flavors_of(cluster_queue["spec"])}
+    quota = Quota(
+        cluster_queue, {name: flavor for name, flavor in flavors.items() if flavor and flavor is not _REFUSED}
+    )
+    cohort = cohort_of(cluster_queue["spec"])
+    # A Cohort object may have a quota of its own, or be part of another.
+    if not cohort or _kueue(cluster, f"cohorts/{cohort}") is not None:
+        return quota
+    every = (_kueue(cluster, "clusterqueues") or {}).get("items")
+    own = cluster_queue["metadata"]["name"]
+    others = [one for one in every or () if cohort_of(one["spec"]) == cohort and one["metadata"]["name"] != own]
+    return quota if every is None else replace(quota, lenders=others)
 
 
 def _kueue(cluster: Cluster, path: str) -> Manifest | None:
-    """Return an object of Kueue's API, in the newer version that the cluster serves."""
-    newer = _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta2/{path}")
-    return newer or _allowed(cluster, f"/apis/kueue.x-k8s.io/v1beta1/{path}")
+    """Return an object or a list of Kueue's API, in the newer version that the cluster serves."""
+    newer, older = (f"/{version}/{path}" for version in kueue.VERSIONS)
+    return _allowed(cluster, newer) or _allowed(cluster, older)
 
 
 def _pools(cluster: Cluster, environment: Environment, config: Manifest | None) -> Iterator[Check]:

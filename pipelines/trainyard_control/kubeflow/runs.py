@@ -21,7 +21,7 @@ from trainyard import events
 from trainyard.contract import keys
 from trainyard.contract.gang import notes_attempts
 from trainyard.errors import ConfigurationError, InfrastructureError, TrainyardError, TransientError, did_you_mean
-from trainyard.kubernetes import client, labels
+from trainyard.kubernetes import client, kueue, labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import (
     DRIVER,
@@ -42,7 +42,7 @@ from trainyard.steps.train.peers import settings
 from trainyard.storage import storage
 from trainyard_control.cluster import argo
 from trainyard_control.cluster.environments import readable_storage
-from trainyard_control.cluster.explanation import Evidence, Finding, explain, refused
+from trainyard_control.cluster.explanation import QUEUED, Evidence, Finding, explain, refused
 from trainyard_control.cluster.scheduling import Obstacle
 from trainyard_control.compiler import compilation
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
@@ -424,11 +424,11 @@ def changes(views: Iterator[RunView], report: Callable[[StepView], None]) -> Ite
 
 
 def longest_wait(view: RunView, now: datetime) -> tuple[float, StepView] | None:
-    """Return the step that waits longest to start, with its seconds."""
+    """Return the step that waits longest to start, with its seconds. A wait in a queue does not count."""
     waiting = [
         ((now - datetime.fromisoformat(step.since.replace("Z", "+00:00"))).total_seconds(), step)
         for step in view.steps
-        if step.state == "waiting" and step.since
+        if step.state == "waiting" and step.since and step.cause != QUEUED
     ]
     return max(waiting, key=lambda wait: wait[0], default=None)
 
@@ -500,6 +500,7 @@ def evidence(
             stop_reason=stop_reasons.get(argo.node_id(pod), ""),
             again=_again(pod, replacing, retried),
             cancelled=_ended_with_run(pod, workflows, cancelled),
+            queue=_admission(cluster, pod) if kueue.is_queued(pod) else "",
             obstacles=obstacles,
         )
         for pod, log in zip(pods, logs, strict=True)
@@ -585,6 +586,14 @@ def _pod_events(cluster: Cluster, pods: list[Manifest]) -> dict[str, list[Manife
         if (uid := event.get("involvedObject", {}).get("uid")) in happened:
             happened[uid].append(event)
     return happened
+
+
+def _admission(cluster: Cluster, pod: Manifest) -> str:
+    """Return the reason for which Kueue does not admit `pod`, '' if there is none that may be read."""
+    try:
+        return kueue.why_waiting(cluster, pod["metadata"]["uid"])
+    except InfrastructureError:
+        return ""
 
 
 def _events(cluster: Cluster, uid: str) -> list[Manifest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from urllib3.exceptions import HTTPError
 from trainyard import events
 from trainyard.contract.gang import Attempt
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
-from trainyard.kubernetes import labels
+from trainyard.kubernetes import kueue, labels
 from trainyard.kubernetes.client import JOBS, Cluster, Manifest
 from trainyard.kubernetes.diagnosis import CONTAINER, conditions, owner_uids
 from trainyard.process.signals import Terminated
@@ -26,6 +27,7 @@ _POLL_SECONDS = 0.5  # chosen: the API server answers lists of a few pods from m
 _LONGEST_POLL_SECONDS = 5.0  # chosen: polls take a quarter of the time at most; a list of 1,024 pods has 5 MB
 _BROKEN_SECONDS = 60  # chosen: a registry recovers from short outages by then; at most 2 minutes
 _TOLD_SECONDS = 600  # chosen: a node pool that can grow has grown by then
+_WHY_SECONDS = 10  # chosen: between questions why a queue does not admit the gang
 _NO_ANSWER = "the API server does not answer"
 # Its pods are deleted by force. Source: https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/.
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -108,6 +110,7 @@ class _Watch:
         self._missing_since: dict[int, float] = {}
         self._unplaced_since: dict[int, float] = {}
         self._told = False
+        self._why, self._why_asked = "", -math.inf
         self._reported: dict[str, object] = {}
 
     def finished(self, uid: str, log: WorkerLog) -> bool:
@@ -164,12 +167,24 @@ class _Watch:
             "done": sum(worker.state == "done" for worker in workers),
         }
         if outcome.suspended(job):
-            state["waiting"] = outcome.admission(self._gang)
-        elif missing:
-            state["waiting"] = outcome.missing(self._gang, missing)
+            state["waiting"] = self._admission(job)
+        else:
+            self._why_asked = -math.inf
+            if missing:
+                state["waiting"] = outcome.missing(self._gang, missing)
         if state != self._reported:
             events.emit("gang", **state, seconds=round(time.monotonic() - self._start, 1))
             self._reported = state
+
+    def _admission(self, job: Manifest) -> str:
+        """Return the words for a suspended Job, with Kueue's reason."""
+        if time.monotonic() > self._why_asked + _WHY_SECONDS:
+            self._why_asked = time.monotonic()
+            try:
+                self._why = kueue.why_waiting(self._cluster, job["metadata"]["uid"])
+            except InfrastructureError:  # a Role of an earlier version
+                self._why = "Kueue's reason may not be read; apply k8s/base/gang-rbac.yaml again"
+        return f"waiting to be admitted by queue '{self._gang.pool.queue}'" + (f": {self._why}" if self._why else "")
 
     def _resize(self, job: Manifest, workers: list[Worker]) -> None:
         """Give a worker 0 without a node that of the last worker: without worker 0 no other trains.
@@ -242,7 +257,7 @@ class _Watch:
             if not (is_news or is_over):
                 continue
             missing = outcome.missing(self._gang, self._with_reason(worker))
-            why = outcome.admission(self._gang) if outcome.suspended(job) else missing
+            why = self._admission(job) if outcome.suspended(job) else missing
             if is_news:
                 self._told = True
                 text = f"Run {self._gang.run}, {self._gang.step}: {why} for {round(waited)} s."

@@ -90,11 +90,6 @@ def missing(gang: Gang, worker: Worker) -> str:
     return f"waiting for worker {worker.index} of {gang.workers} ({worker.reason})"
 
 
-def admission(gang: Gang) -> str:
-    """Return the words for a suspended Job."""
-    return f"waiting to be admitted by queue '{gang.pool.queue}'"
-
-
 def failure(gang: Gang, job: Manifest, pods: list[Manifest]) -> TrainyardError | None:
     """Return the error that ended the gang, with exit code and message of the worker that caused it."""
     ended = [(pod, end) for pod in pods if (end := _failed_exit(pod)) is not None]
