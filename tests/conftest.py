@@ -43,6 +43,14 @@ def own_variables() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Preprocessed digits, for the trainings that need no others."""
+    import train_folders
+
+    return train_folders.digits(tmp_path_factory.mktemp("digits") / "examples", limit=300)
+
+
+@pytest.fixture(scope="session")
 def template() -> Iterator[None]:
     """A process that has imported what tests start again and again."""
     import warm

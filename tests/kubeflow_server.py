@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
+from tests.login_proxy import Answers
 from tests.unit import report_folders
 
 from trainyard.contract import keys
@@ -68,7 +69,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answers):
     server_state: Kubeflow
 
     def do_GET(self) -> None:
@@ -77,32 +78,32 @@ class _Handler(BaseHTTPRequestHandler):
         state, query = self.server_state, parse_qs(url.query)
         equal = json.loads(query["filter"][0])["predicates"][0] if "filter" in query else None
         if path == "healthz":
-            return self._answer({"tag_name": "2.17.0", "multi_user": False})
+            return self.answer(200, {"tag_name": "2.17.0", "multi_user": False})
         if path == "runs":
             listed = [_run(run) for run in reversed(state.runs.values())]
-            return self._answer(
-                {"runs": [run for run in listed if not equal or run["display_name"] == equal["string_value"]]}
+            return self.answer(
+                200, {"runs": [run for run in listed if not equal or run["display_name"] == equal["string_value"]]}
             )
         if match := re.fullmatch(r"runs/([^/:]+)", path):
             state.asked += 1
             if state.refuse:
-                return self._answer({"message": "the session has expired"}, state.refuse.pop(0))
+                return self.answer(state.refuse.pop(0), {"message": "the session has expired"})
             if match[1] not in state.runs:
                 told = f"Run {match[1]} not found"
                 details = [{"@type": "type.googleapis.com/google.rpc.Status", "code": 5, "message": told}]
                 inside = f"Failed to get a run: Failed to fetch run {match[1]}: ResourceNotFoundError: {told}"
-                return self._answer({"code": 5, "message": inside, "details": details}, 404)
-            return self._answer(_run(state.runs[match[1]]))
+                return self.answer(404, {"code": 5, "message": inside, "details": details})
+            return self.answer(200, _run(state.runs[match[1]]))
         if path == "recurringruns":
             refused = state.refuse and state.refuse.pop(0)
-            return self._answer({"message": "no"} if refused else {"recurringRuns": state.schedules}, refused or 200)
+            return self.answer(refused or 200, {"message": "no"} if refused else {"recurringRuns": state.schedules})
         if match := re.fullmatch(r"pipelines/[^/]+/versions/(.+)", path):
             spec = next(yaml.safe_load_all(state.packages[match[1]]))
-            return self._answer({"pipeline_version_id": match[1], "pipeline_spec": {"pipeline_spec": spec}})
+            return self.answer(200, {"pipeline_version_id": match[1], "pipeline_spec": {"pipeline_spec": spec}})
         if path.endswith("/versions"):
             known = [name for name in state.packages if equal and name == equal["string_value"]]
-            return self._answer({"pipeline_versions": [{"pipeline_version_id": name} for name in known]})
-        self._answer({})  # no pipeline or experiment is known before it is made
+            return self.answer(200, {"pipeline_versions": [{"pipeline_version_id": name} for name in known]})
+        self.answer(200, {})  # no pipeline or experiment is known before it is made
 
     def do_POST(self) -> None:
         url = urlsplit(self.path)
@@ -112,34 +113,23 @@ class _Handler(BaseHTTPRequestHandler):
             name = parse_qs(url.query)["name"][0]
             boundary = self.headers["Content-Type"].partition("boundary=")[2].encode()
             state.packages[name] = body.split(b"\r\n\r\n", 1)[1].split(b"\r\n--" + boundary)[0].decode()
-            return self._answer({"pipeline_version_id": name})
+            return self.answer(200, {"pipeline_version_id": name})
         if path == "runs":
             sent = json.loads(body)
             run_id = _ID.format(len(state.runs))
             state.runs[run_id] = sent | {"run_id": run_id, "created_at": _now(), "state": "PENDING", "tasks": []}
             package = state.packages[sent["pipeline_version_reference"]["pipeline_version_id"]]
             threading.Thread(target=state.start, args=(run_id, package), daemon=True).start()
-            return self._answer(_run(state.runs[run_id]))
+            return self.answer(200, _run(state.runs[run_id]))
         if path == "recurringruns":
             made = json.loads(body) | {"recurring_run_id": str(len(state.schedules)), "created_at": _now()}
             state.schedules.append(made | {"status": "ENABLED"})
-            return self._answer(made)
+            return self.answer(200, made)
         if match := re.fullmatch(r"runs/([^/:]+):terminate", unquote(path)):
             state.tell(match[1], "CANCELED")
-            return self._answer({})
+            return self.answer(200, {})
         kind = path.rstrip("/").rpartition("/")[2].removesuffix("s")
-        self._answer({f"{kind}_id": f"the-{kind}"})
-
-    def _answer(self, document: dict[str, Any], status: int = 200) -> None:
-        content = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer(200, {f"{kind}_id": f"the-{kind}"})
 
 
 def _run(run: dict[str, Any]) -> dict[str, Any]:

@@ -32,11 +32,6 @@ RECOVERY_SECONDS = 120.0  # on a machine of any load: far less than the deadline
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
-
-
-@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> list[Trained]:
     """Two runs of two workers."""
     root = tmp_path_factory.mktemp("undisturbed")

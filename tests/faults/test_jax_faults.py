@@ -23,11 +23,6 @@ INTERVAL = 5  # steps that may be lost; a checkpoint is begun every second step
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
-
-
-@pytest.fixture(scope="module")
 def unkilled(tmp_path_factory: pytest.TempPathFactory, examples: str) -> Gang:
     """The chief of a gang of pods that met by IPv6 where this machine has it."""
     folder = gang_processes.write_recipe(tmp_path_factory.mktemp("unkilled"), workers=2, **RECIPE)

@@ -97,11 +97,6 @@ def build_model(features, outputs):
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
-
-
-@pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, examples: str) -> dict[int, Trained]:
     folder = gang_processes.write_recipe(tmp_path_factory.mktemp("undisturbed2"), 2, epochs=EPOCHS)
     (together,) = train_together([folder], examples, 2)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from page_block import require_committed
 
 from trainyard.spec.environment import CaBundle, Volume
 from trainyard.spec.hardware.pools import Pool, training_variables
@@ -51,7 +51,4 @@ def test_a_gang_is_the_committed_job_service_and_network_policy(kind: str) -> No
     made = input_gang() if kind == "input" else gang(kind)
     objects = [worker_job(made, RUN), headless_service(made, job), network_policy(made, job)]
     text = yaml.safe_dump_all(objects, sort_keys=False)
-    golden = GOLDENS / f"gang-{kind}.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+    require_committed(GOLDENS / f"gang-{kind}.yaml", text)

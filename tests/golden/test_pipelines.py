@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from page_block import require_committed
 from typer.testing import CliRunner
 
 from trainyard.spec import environment as environments
@@ -35,18 +36,16 @@ def cli(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).stdout
 
 
-def stable(package: str, folder: Path) -> str:
-    without_code = re.sub(r"(?<=defaultValue: )[0-9a-f]{64}$", "<code>", package, flags=re.MULTILINE)
-    return without_code.replace(str(folder), "<folder>")
+def assert_committed(package: str, name: str, folder: Path) -> None:
+    """Compare with the committed package, without what changes with each commit or folder."""
+    package = re.sub(r"(?<=defaultValue: )[0-9a-f]{64}$", "<code>", package, flags=re.MULTILINE)
+    package = re.sub(r"gke-[0-9a-f]{12}", "gke-<version>", package.replace(str(folder), "<folder>"))
+    require_committed(GOLDENS / f"{name}.yaml", package)
 
 
 @pytest.mark.parametrize("environment", ["local", "kind", "gke", "vertex"])
 def test_the_digits_pipeline_compiles_to_the_committed_package(environment: str, tmp_path: Path) -> None:
-    package = stable(cli("compile", "digits", "-e", environment), tmp_path)
-    golden = GOLDENS / f"digits-{environment}.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(package, encoding="utf-8")
-    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+    assert_committed(cli("compile", "digits", "-e", environment), f"digits-{environment}", tmp_path)
 
 
 def test_another_process_compiles_the_same_package() -> None:
@@ -59,11 +58,8 @@ def test_another_process_compiles_the_same_package() -> None:
 
 def test_the_scheduled_pipeline_compiles_to_the_committed_package(tmp_path: Path) -> None:
     when = When(new_data=True, champion_older_than="7d")
-    package = stable(to_yaml(compiled(recipes.load("digits"), environments.load("kind"), when).documents), tmp_path)
-    golden = GOLDENS / "retrain-kind.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(package, encoding="utf-8")
-    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+    package = compiled(recipes.load("digits"), environments.load("kind"), when)
+    assert_committed(to_yaml(package.documents), "retrain-kind", tmp_path)
 
 
 def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> None:
@@ -74,31 +70,21 @@ def test_the_prediction_compiles_to_the_committed_package(tmp_path: Path) -> Non
         "storage_encryption": environments.StorageEncryption(kms_key=key),
     }
     environment = environments.load("gke").model_copy(update=settings)
-    package = stable(to_yaml(compiled_prediction(*places, "", environment).documents), tmp_path)
-    golden = GOLDENS / "predict-gke.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(package, encoding="utf-8")
-    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+    package = compiled_prediction(*places, "", environment)
+    assert_committed(to_yaml(package.documents), "predict-gke", tmp_path)
 
 
-def test_the_benchmark_of_a_pool_compiles_to_the_committed_package(tmp_path: Path) -> None:
-    command = ["bench", "digits", "-e", "gke", "--pools", "gpu-l4", "--name", "speed", "--dry-run"]
-    package = stable(cli(*command), tmp_path)
-    package = re.sub(r"gke-[0-9a-f]{12}", "gke-<version>", package)  # with the code's digest in it
-    golden = GOLDENS / "benchmark-gke.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(package, encoding="utf-8")
-    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
-
-
-def test_a_trial_on_a_cluster_compiles_to_the_committed_package(tmp_path: Path) -> None:
-    command = ["sweep", "digits", "-e", "gke", "--over", "model.dropout=0.1,0.2", "--name", "night", "--dry-run"]
-    package = stable(cli(*command), tmp_path)
-    package = re.sub(r"gke-[0-9a-f]{12}", "gke-<version>", package)  # with the code's digest in it
-    golden = GOLDENS / "sweep-gke.yaml"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        golden.write_text(package, encoding="utf-8")
-    assert package == golden.read_text(encoding="utf-8"), "run `make goldens` and review the diff"
+@pytest.mark.parametrize(
+    ("golden", "command"),
+    [
+        ("benchmark-gke", ["bench", "digits", "--pools", "gpu-l4", "--name", "speed"]),
+        ("sweep-gke", ["sweep", "digits", "--over", "model.dropout=0.1,0.2", "--name", "night"]),
+    ],
+)
+def test_a_run_of_a_benchmark_or_sweep_compiles_to_the_committed_package(
+    golden: str, command: list[str], tmp_path: Path
+) -> None:
+    assert_committed(cli(*command, "-e", "gke", "--dry-run"), golden, tmp_path)
 
 
 OWN = """

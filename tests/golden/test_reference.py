@@ -1,7 +1,6 @@
 """The reference pages say what the program says of itself; `make goldens` writes them again."""
 
 import json
-import os
 import re
 import shlex
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from page_block import require_committed
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
@@ -191,10 +191,7 @@ def test_the_reference_is_what_the_program_says(name: str) -> None:
     else:
         title, model = MODELS[name]
         page = keys(title, model.model_json_schema(by_alias=True))
-    file = REFERENCE / name
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        file.write_text(page, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == page
+    require_committed(REFERENCE / name, page)
 
 
 _UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
@@ -232,9 +229,7 @@ def test_the_tables_of_steps_are_those_of_the_graph(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     before, _, after = text.partition(head)
     written = f"{before}{head}{chr(10).join(rows)}\n\n{after.partition(f'{chr(10)}{chr(10)}')[2]}"
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        (ROOT / page).write_text(written, encoding="utf-8")
-    assert (ROOT / page).read_text(encoding="utf-8") == written
+    require_committed(ROOT / page, written)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -20,7 +20,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import train_folders
 from ports import free_port
 from processes import descendants
 
@@ -183,10 +182,6 @@ class Gang(Trained):
     def training_process(self, worker: int) -> int:
         """Return the process id of the worker's training process."""
         return training_process(self.events("supervisor")[worker]["process"])
-
-
-def examples(folder: Path) -> str:
-    return train_folders.digits(folder / "examples", limit=300)
 
 
 def start(folder: Path, examples: str, workers: int, **options: Any) -> Gang:

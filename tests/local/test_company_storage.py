@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 from certificates import Authority, private_authority
-from kubernetes.client import ApiException
 from object_stores import STORES, Store, forget_clients
 from test_preprocess_buckets import put_compressed
+from tests.api_server import connect
+from tests.login_proxy import Answers
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError
 from trainyard.kubernetes import client
@@ -80,19 +79,6 @@ def secured(
     forget_clients()
 
 
-def answers(objects_by_path: dict[str, Any]) -> Callable[..., client.Cluster]:
-    """Return `client.connect` of a cluster with these objects."""
-
-    def call_api(path: str, *_: Any, **__: Any) -> SimpleNamespace:
-        for end, answer in objects_by_path.items():
-            if path.endswith(end):
-                return SimpleNamespace(data=json.dumps(answer).encode())
-        raise ApiException(status=404)
-
-    api = SimpleNamespace(configuration=SimpleNamespace(host="https://api.example"), call_api=call_api)
-    return lambda namespace: client.Cluster(api, namespace, 0)
-
-
 @pytest.mark.parametrize("kind", ["config_map", "secret"])
 def test_a_store_of_a_private_authority_is_read_and_written_with_the_clusters_certificates(
     kind: str, secured: Store, authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -100,7 +86,7 @@ def test_a_store_of_a_private_authority_is_read_and_written_with_the_clusters_ce
     text, path = authority.certificate, "/configmaps/company-ca"
     if kind == "secret":
         text, path = base64.b64encode(text.encode()).decode(), "/secrets/company-ca"
-    monkeypatch.setattr(client, "connect", answers({path: {"data": {"ca.crt": text}}}))
+    monkeypatch.setattr(client, "connect", connect({path: {"data": {"ca.crt": text}}}))
     bundle = {"ca_bundle": {kind: "company-ca", "key": "ca.crt"}}
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     variables = {"variables": {"AWS_ENDPOINT_URL_S3": secured.address}} if secured.scheme == "s3" else {}
@@ -136,7 +122,7 @@ def test_a_certificate_that_is_not_trusted_is_told_at_once_and_names_the_key(sec
 
 def test_a_bundle_without_certificates_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    monkeypatch.setattr(client, "connect", answers({"/configmaps/none": {"data": {"ca.crt": "hello"}}}))
+    monkeypatch.setattr(client, "connect", connect({"/configmaps/none": {"data": {"ca.crt": "hello"}}}))
     bundle = {"config_map": "none", "key": "ca.crt"}
     loaded = environments.load(environment(tmp_path, storage="gs://b/runs", ca_bundle=bundle))
     with pytest.raises(ConfigurationError, match=r"own\.yaml: ca_bundle: key 'ca\.crt' holds no certificate"):
@@ -279,20 +265,15 @@ def test_a_kubeflow_of_a_private_authority_is_asked_with_the_clusters_certificat
     ):
         without.version()
     objects_by_path = {"/configmaps/company-ca": {"data": {"ca.crt": authority.certificate}}}
-    monkeypatch.setattr(client, "connect", answers(objects_by_path))
+    monkeypatch.setattr(client, "connect", connect(objects_by_path))
     settings["ca_bundle"] = {"config_map": "company-ca", "key": "ca.crt"}
     assert KubeflowServer(environments.load(environment(tmp_path, **settings))).version() == "2.17.0"
     server.shutdown()
     server.server_close()
 
 
-class Healthy(BaseHTTPRequestHandler):
+class Healthy(Answers):
     """Kubeflow's answer to a request for its health."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"tag_name": "2.17.0"}')
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        self.answer(200, {"tag_name": "2.17.0"})

@@ -371,7 +371,7 @@ def test_several_values_of_a_label_or_a_list_are_read_as_the_text_that_a_table_h
         {"name": "years", "dtype": "string", "column": {"type": "text", "separator": "|"}},
     ]
     inputs = tuple(map(RawInput.model_validate, items))
-    model = PushedModel(folder="", inputs=inputs, labels=None, pixels=None)
+    model = PushedModel(folder="", inputs=inputs)
     batches = list(read_rows(find_source(path, images=False), model, None))
     served = [text for batch in batches for text in batch.inputs["years"]]
     assert served == years, "a prediction reads what the training read"

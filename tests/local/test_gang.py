@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gang_processes
 import numpy as np
 import pytest
 from gang_processes import Trained, relative_difference, train_here, train_together, write_recipe
@@ -33,11 +32,6 @@ RECIPES = {
     "own_statistics": {"batch_statistics": "worker", **OWN_STATISTICS},
     "compiled_own_statistics": {"batch_statistics": "worker", "xla": True, **OWN_STATISTICS},
 }
-
-
-@pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
 
 
 @pytest.fixture(scope="module")

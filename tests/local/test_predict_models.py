@@ -114,7 +114,7 @@ def pushed(root: Path, recipe: str, thresholds: dict[str, float]) -> str:
         signature.save(network, transform, document, staging / "saved_model", parsed.data, thresholds)
         device.write(parsed, document, examples.uri, [], staging, thresholds)
         (staging / Statistics.file).write_text("{}")
-        Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)
+        Exports(gate=Verdict(verdict="blessed")).write(staging)
     exported = str(root / "exported")
     manifest, kept = (
         storage.require(exported, "export"),
@@ -500,7 +500,7 @@ def test_a_version_whose_saved_model_cannot_be_loaded_is_named(content: bytes, t
         (folder / "saved_model.pb").write_bytes(content)
         (folder / "variables").mkdir()
         (folder / "variables" / "variables.index").write_bytes(content)
-    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), pixels=None)
+    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"))
     with pytest.raises(DataError, match=rf"{tmp_path}/1: its SavedModel cannot be loaded \(.+\)\. Push"):
         ServedModel(model, tmp_path / "1")
 

@@ -67,11 +67,6 @@ def build_model(features, outputs):
 
 
 @pytest.fixture(scope="module")
-def examples(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return gang_processes.examples(tmp_path_factory.mktemp("digits"))
-
-
-@pytest.fixture(scope="module")
 def alone(
     tmp_path_factory: pytest.TempPathFactory, examples: str, train_with_jax: Callable[[Path, str], None]
 ) -> Trained:

@@ -137,7 +137,6 @@ def answered_on(source: object, recipe: Recipe, labels: list[str] | None) -> dic
         inputs=tuple(map(RawInput.model_validate, inputs)),
         labels=labels,
         label_separator=recipe.data.label_separator if recipe.task == "multi_label" else None,
-        pixels=None,
     )
     if not isinstance(source, Path):
         batches = [*items_of(source, model, "id")]

@@ -166,7 +166,7 @@ def raw_input(feature: tuple[str, dict]) -> RawInput:
     return RawInput.model_validate({"name": name, "dtype": dtype, "column": kind})
 
 
-MODEL = PushedModel(folder="", inputs=tuple(map(raw_input, FEATURES.items())), labels=None, pixels=None)
+MODEL = PushedModel(folder="", inputs=tuple(map(raw_input, FEATURES.items())))
 
 
 def asked_about(inputs: object) -> tuple[list[str], list[dict]]:
@@ -340,7 +340,7 @@ def test_a_column_has_one_name_in_every_format_and_a_recipe_may_use_no_other(tmp
             writer.write(serialized)
     names = ["on", "café", "column 3", "a.b"]
     inputs = {name: {"type": "category"} for name in names}
-    model = PushedModel(folder="", inputs=tuple(map(raw_input, inputs.items())), labels=None, pixels=None)
+    model = PushedModel(folder="", inputs=tuple(map(raw_input, inputs.items())))
     for source in (*(tmp_path / f"a.{name}" for name in ("csv", "parquet", "tfrecord")), named, named.to_pandas()):
         [batch] = items_of(source, model, None)
         assert isinstance(batch, InputBatch), batch

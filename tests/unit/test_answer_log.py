@@ -80,7 +80,7 @@ class Model(LoadedModel):
         if storage.committed(uri) is None:
             with storage.stage(uri, "trainyard.push", origin={"number": number, "recipe": RECIPE}) as staging:
                 (staging / "saved_model.pb").touch()
-        self.pushed = PushedModel(folder=uri, inputs=INPUTS, labels=labels, pixels=None)
+        self.pushed = PushedModel(folder=uri, inputs=INPUTS, labels=labels)
         self.number, self.digest = number, f"digest {within.removeprefix('models')}{number}"
 
     def answer(self, requests: Sequence[Sequence[Row]]) -> list[Array | list[BadRow]]:
@@ -249,7 +249,7 @@ def test_a_shadow_is_asked_what_is_logged_and_neither_delays_nor_ends_what_serve
     ],
 )
 def test_a_shadow_with_another_signature_is_refused(update: dict[str, Any], said: str) -> None:
-    model = PushedModel(folder="models/1", inputs=INPUTS, labels=("no", "yes"), pixels=None)
+    model = PushedModel(folder="models/1", inputs=INPUTS, labels=("no", "yes"))
     with pytest.raises(ConfigurationError, match=rf"^--shadow: models/1 has another signature than models/1, {said}"):
         require_pair(model, model.model_copy(update=update))
     require_pair(model, model.model_copy(update={"thresholds": ((1, 0.5),)}))
@@ -339,7 +339,7 @@ def test_a_schedule_trains_when_the_newest_answers_of_the_champion_have_drifted(
     assert due() == (True, "the newest model is trained, and was neither refused nor pushed")
     pipeline.outputs["train"] = trained
     with storage.stage(pipeline.place("evaluate").output, "test") as folder:
-        refused = Verdict(verdict="refused", thresholds=[])
+        refused = Verdict(verdict="refused")
         report_folders.evaluation("yes").model_copy(update={"gate": refused}).write(folder)
     due_now, why = due()
     assert not due_now and why.endswith("and these data were trained on already"), why

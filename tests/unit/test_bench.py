@@ -169,9 +169,7 @@ def test_a_report_says_what_is_faster_by_more_than_noise(
         cores=2,
         devices=[Device(name=device, product="", memory_bytes=0, tflops=1.0, gb_per_second=1.0)],
         versions={},
-        measured="",
         speeds=speeds,
-        skipped={},
     )
     assert len(report.sentences) == len(sentences)
     assert all(part in sentence for part, sentence in zip(sentences, report.sentences, strict=True))

@@ -66,7 +66,7 @@ def test_an_encoding_is_drafted_and_read_alike_by_every_reader(encoding, tmp_pat
     train = [item for item in judged_rows(TableFile(str(path), "t.csv", dialect=dialect), made)]
     assert sum(len(item) for item in train) == 60
     text = RawInput.model_validate({"name": "city", "dtype": "string", "column": {"type": "category"}})
-    model = PushedModel(folder="", inputs=(text,), labels=None, pixels=None, dialect=Dialect(None, encoding=encoding))
+    model = PushedModel(folder="", inputs=(text,), dialect=Dialect(None, encoding=encoding))
     (batch,) = read_rows(find_input(str(path), images=False), model, None)
     assert batch.inputs["city"].tolist()[-1] == "Köln 59"
 
@@ -191,7 +191,7 @@ def test_files_that_lack_a_column_are_drafted_and_read_with_missing_values(tmp_p
         list(judged_rows(files[1], made))
     number = RawInput.model_validate({"name": "size", "dtype": "float32", "column": {"type": "numeric"}})
     city = RawInput.model_validate({"name": "city", "dtype": "string", "column": {"type": "category"}})
-    model = PushedModel(folder="", inputs=(number, city), labels=None, pixels=None, may_lack=True)
+    model = PushedModel(folder="", inputs=(number, city), may_lack=True)
     (batch,) = read_rows(find_input(str(folder / "a.csv"), images=False), model, None)
     assert batch.inputs["size"].tolist() == pytest.approx([float("nan")] * 30, nan_ok=True)
     with pytest.raises(DataError, match="no column 'size'"):

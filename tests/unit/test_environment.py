@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -516,15 +513,6 @@ def test_the_pools_own_labels_win_over_the_platforms() -> None:
         "cloud.google.com/gke-spot": "false",
         "team": "a",
     }
-
-
-def test_the_wheel_carries_the_environments_and_the_catalog_of_hardware(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
-    expected = {f"trainyard/environments/{path.name}" for path in (ROOT / "k8s" / "environments").glob("*.yaml")}
-    assert len(expected) == 4
-    assert expected | {"trainyard/spec/hardware/hardware.yaml", "trainyard/spec/hardware/machines.yaml"} <= names
 
 
 def test_a_folder_as_storage_needs_the_volume_that_it_is_on(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import get_args
 
 from packaging.markers import Marker
+from page_block import require_committed
 
 from trainyard.spec.hardware.pools import Variant
 from trainyard_control.planning import python_packages
@@ -32,10 +32,7 @@ def test_the_versions_in_the_images_are_those_of_the_locks() -> None:
         for name, version in locked(variant).items():
             variants.setdefault(f"{name}=={version}", []).append(variant)
     text = "".join(f"{package} {' '.join(names)}\n" for package, names in sorted(variants.items()))
-    path = Path(python_packages.__file__).with_name("image_versions.txt")
-    if os.environ.get("TRAINYARD_GOLDENS") == "write":
-        path.write_text(text, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == text, "run `make goldens`"
+    require_committed(Path(python_packages.__file__).with_name("image_versions.txt"), text)
     assert (
         f"ARG PYTHON=docker.io/library/python:{python_packages.PYTHON[0]}.{python_packages.PYTHON[1]}-slim-bookworm@"
         in (ROOT / "images" / "Dockerfile").read_text(encoding="utf-8")

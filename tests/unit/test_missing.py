@@ -45,8 +45,6 @@ MODEL = PushedModel(
         RawInput.model_validate({"name": name, "dtype": "float32" if name == "n" else "string", "column": column})
         for name, column in Data(format="csv", path="-", features=FEATURES).model_dump()["features"].items()
     ),
-    labels=None,
-    pixels=None,
 )
 
 

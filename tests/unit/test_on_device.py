@@ -115,7 +115,7 @@ def test_a_value_of_a_json_file_is_that_of_a_request_with_the_same_json(tmp_path
         "NaN",
     ]
     text = ", ".join(f'{{"c": {cell}}}' for cell in cells)
-    model = PushedModel(folder="", inputs=(RawInput.model_validate(column),), labels=None, pixels=None)
+    model = PushedModel(folder="", inputs=(RawInput.model_validate(column),))
     served, _ = Records(model).tensorflow_serving_rows(f'{{"instances": [{text}]}}'.encode())
     (tmp_path / "rows.json").write_text(f"[{text}]")
     rows = made(tmp_path, column).read(f"{tmp_path / 'rows.json'}")
@@ -175,7 +175,7 @@ def test_a_day_that_every_reader_refuses_is_refused_with_its_column(tmp_path: Pa
     with pytest.raises(BadRecord):
         typed_text(f"{text}", "d", feature, Data(format="csv", path="a", features={"d": feature}))
     raw = RawInput.model_validate({"name": "d", "dtype": "string", "column": DAY["column"]})
-    model = PushedModel(folder="", inputs=(raw,), labels=None, pixels=None)
+    model = PushedModel(folder="", inputs=(raw,))
     with pytest.raises(BadRequest, match="a day YYYY-MM-DD is expected"):
         Records(model).tensorflow_serving_rows(json.dumps({"instances": [{"d": text}]}).encode())
     [refused] = table_items(pa.record_batch({"d": pa.array([f"{text}"])}), pa.array(["a.csv:2"]), model, None)

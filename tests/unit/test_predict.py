@@ -141,11 +141,11 @@ def test_a_list_of_a_row_is_what_its_text_was_in_training(tmp_path: Path) -> Non
     text = pushed_model.RawInput.model_validate(
         {"name": "tags", "dtype": "string", "column": {"type": "text", "separator": ";"}}
     )
-    model = PushedModel(folder="", inputs=(text,), labels=None, pixels=None)
+    model = PushedModel(folder="", inputs=(text,))
     parquet.write_table(pa.table({"tags": [["rock", "pop"], None, ["r & b"]]}), tmp_path / "a.parquet")
     got, rejected = rows(tmp_path / "a.parquet", model)
     assert (got["tags"], rejected) == (["rock;pop", "", "r & b"], [])
-    other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),), labels=None, pixels=None)
+    other = PushedModel(folder="", inputs=(text.model_copy(update={"column": None}),))
     got, rejected = rows(tmp_path / "a.parquet", other)
     assert [(item.key, item.reason) for item in rejected] == [("a.parquet", "unreadable_file")]
     assert "a.parquet: column 'tags' is list<element: string>. Numbers, texts, days" in rejected[0].detail
@@ -292,7 +292,7 @@ def test_an_image_goes_as_it_came_unless_the_model_would_not_decode_it_upright(t
 
 
 def gives(labels: tuple[str, ...] | None, **more: Any) -> PushedModel:
-    return PushedModel(folder="", inputs=(), labels=labels, pixels=None, **more)
+    return PushedModel(folder="", inputs=(), labels=labels, **more)
 
 
 def test_results_of_several_classes_and_of_several_targets_have_a_column_for_each() -> None:

@@ -10,10 +10,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import product
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -28,6 +26,7 @@ from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.aiplatform_v1.types import UploadModelRequest
 from jsonschema import Draft202012Validator
 from kubernetes.client import ApiException
+from tests.login_proxy import Answers, serve
 from tests.pushed_versions import push_versions
 from typer.testing import CliRunner, Result
 
@@ -391,24 +390,16 @@ def replayed(answers: list[tuple[int, Any]]) -> Iterator[tuple[str, list[tuple[s
     """Answer requests by `answers`, one after the other; yield the address, and the paths and bodies that came."""
     asked: list[tuple[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answers):
         def do_GET(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             asked.append((unquote(self.path.partition("?")[0]), json.loads(content or "null")))
-            status, answer = answers.pop(0)
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+            self.answer(*answers.pop(0))
 
         do_POST = do_PATCH = do_GET
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
+    with serve(Handler) as server:
         yield f"127.0.0.1:{server.server_port}", asked
-        server.shutdown()
 
 
 def test_the_model_registry_gets_a_version_once_and_then_its_new_aliases_and_place(models: Path, cluster: str) -> None:

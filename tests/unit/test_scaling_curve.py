@@ -15,7 +15,6 @@ from trainyard_control.search.bench_report import Speed
 def speed(workers: int, rate: float, **split: float) -> Speed:
     return Speed(
         setting=f"{workers} workers",
-        values={},
         batch_size=100 * workers,
         examples_per_second=rate,
         low=rate - 1,

@@ -409,7 +409,7 @@ def test_a_tensor_over_grpc_that_cannot_be_read_is_refused(tensor: Any, raw: lis
 
 
 def test_examples_have_features_in_lists_a_context_and_absent_values() -> None:
-    records = Records(PushedModel(folder="", inputs=COLUMNS[:4], labels=None, pixels=None))
+    records = Records(PushedModel(folder="", inputs=COLUMNS[:4]))
     body = {
         "context": {"city": ["Bern"]},
         "examples": [{"net_worth": [1.5], "tags": ["b", "a"]}, {"day": "2024-01-31"}],

@@ -6,11 +6,11 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kubernetes.client import ApiClient, ApiException, Configuration
+from kubernetes.client import ApiClient, Configuration
+from tests.api_server import Api, connect
 from tests.login_proxy import Answers, serve
 
 from trainyard.errors import ConfigurationError, InfrastructureError
@@ -20,23 +20,6 @@ from trainyard_control.cluster import environments
 
 _SECRET = {"data": {name: base64.b64encode(name.upper().encode()).decode() for name in ("id", "secret")}}
 _FORBIDDEN = 'User "jane" cannot get resource "secrets" in API group "" in the namespace "ml"'
-
-
-class Api:
-    """An API server with the objects of `answers` by the end of their path; a text is a refusal."""
-
-    configuration = SimpleNamespace(host="https://api.example")
-
-    def __init__(self, answers: dict[str, Any]) -> None:
-        self.answers = answers
-
-    def call_api(self, path: str, *_: Any, **__: Any) -> SimpleNamespace:
-        answer = next((answer for end, answer in self.answers.items() if path.endswith(end)), None)
-        if isinstance(answer, dict):
-            return SimpleNamespace(data=json.dumps(answer).encode())
-        error = ApiException(status=404 if answer is None else 403)
-        error.body = json.dumps({"message": answer or "not found"})
-        raise error
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +38,7 @@ def own_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     answers = {"/secrets/key": _SECRET}
-    monkeypatch.setattr(client, "connect", lambda namespace: client.Cluster(Api(answers), namespace, 0))
+    monkeypatch.setattr(client, "connect", connect(answers))
     return answers
 
 

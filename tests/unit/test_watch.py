@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
+from tests.login_proxy import Answers, serve
 
 from trainyard.errors import TransientError
 from trainyard.spec import environment as environments
@@ -16,23 +14,18 @@ from trainyard_control.kubeflow.runs import KubeflowRuns
 def test_a_server_whose_gateway_is_down_is_asked_no_faster_than_one_that_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Gateway(BaseHTTPRequestHandler):
+    class Gateway(Answers):
         asked = 0
 
         def do_GET(self) -> None:
             Gateway.asked += 1
-            self.send_response(520)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
+            self.answer(520, b"")
 
     monkeypatch.setattr(kubeflow_runs, "_SILENT_SECONDS", 0.5)
     monkeypatch.setattr(kubeflow_runs, "_POLL_SECONDS", 0.1)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serve(Gateway) as server:
         kubeflow = environments.Kubeflow(endpoint=f"http://127.0.0.1:{server.server_port}")
         runs = KubeflowRuns(environments.load("kind").model_copy(update={"kubeflow": kubeflow}))
         with pytest.raises(TransientError, match="520"):
             list(runs.watch("r"))
-        server.shutdown()
     assert 2 <= Gateway.asked <= 7

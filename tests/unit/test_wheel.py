@@ -51,7 +51,8 @@ def test_the_wheel_holds_recipes_environments_templates_and_catalogs(wheel: Path
     packed = zipfile.ZipFile(wheel).namelist()
     for file in (
         *("recipes/digits.yaml", "environments/local.yaml", "environments/gke.yaml", "report/report.html.j2"),
-        *("spec/hardware/hardware.yaml", "models/costs/profiles.json", "py.typed", "__init__.pyi"),
+        *("spec/hardware/hardware.yaml", "spec/hardware/machines.yaml", "models/costs/profiles.json"),
+        *("py.typed", "__init__.pyi"),
     ):
         assert f"trainyard/{file}" in packed
 

@@ -214,21 +214,21 @@ class Profile(FrozenModel):
     files: int
     bytes: int
     rows: int
-    ragged: int
-    ragged_such_as: list[str]
-    label: str | None
-    label_is_guessed: bool
-    classes: dict[str, int]
+    ragged: int = 0
+    ragged_such_as: list[str] = []
+    label: str | None = None
+    label_is_guessed: bool = False
+    classes: dict[str, int] = {}
     columns: list[ColumnProfile]
-    first: list[list[str]]
+    first: list[list[str]] = []
     repeated: Repeats
     target_leakage: list[str] = []
     lists: list[str] = []
     unread: dict[str, str] = {}
     label_errors: list[tuple[str, str, str]] = []
-    images: ImageProfile | None
-    findings: list[str]
-    other_files: list[str]
+    images: ImageProfile | None = None
+    findings: list[str] = []
+    other_files: list[str] = []
     hidden: list[str] = []
     splits: dict[str, Role] = {}
     labels_file: str = ""

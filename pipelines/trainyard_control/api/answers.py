@@ -343,7 +343,6 @@ def _model(about: AnswersDescription) -> PushedModel:
         label_separator=about.label_separator,
         thresholds=tuple(about.thresholds.items()),
         targets=None if about.targets is None else tuple(about.targets),
-        pixels=None,
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from trainyard.contract import version as contents
 from trainyard.contract.document import SPLITS
@@ -36,13 +36,13 @@ from trainyard.steps.push.versions import rollback as roll_back
 from trainyard.storage import damage, disk, storage
 from trainyard.storage.manifest import STAGING
 from trainyard.storage.storage import Manifest
-from trainyard.storage.volume_copies import VolumeCopies
 from trainyard.uris import is_bucket, path_error, without_secrets
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.model import Model, load, model_uri
 from trainyard_control.cluster import environments
 from trainyard_control.search.comparison import MISSING, Row, export_rows, metric_rows, settings_rows
 
+_Done = TypeVar("_Done", Approved, Rejected, Rollback)
 _MOST_NAME, _MOST_REASON = 100, 1000  # characters; chosen
 
 
@@ -146,6 +146,17 @@ class Versions(Sequence[Version]):
         if not storage.volume(self.folder):  # the command that changed it there wrote its index too
             index.write_again(self.folder)
 
+    def _done(self, kind: type[_Done], here: Callable[[], _Done], dry_run: bool, arguments: list[str]) -> _Done:
+        """Call `here`, or `models` with `arguments` at the volume of the versions, and read them again."""
+        if (volume := storage.volume(self.folder)) and not dry_run:
+            answer = json.loads(volume.run("models", *arguments, "-o", "json"))
+            done = kind(**{field.name: answer[field.name] for field in fields(kind)})
+        else:
+            done = here()
+        if not dry_run:
+            self._changed()
+        return done
+
     def __len__(self) -> int:
         return len(self._versions)
 
@@ -209,13 +220,9 @@ class Versions(Sequence[Version]):
         as `rollback`; then nothing is changed.
         """
         name = _decided_by(name, reason)
-        if (volume := storage.volume(self.folder)) and not dry_run:
-            known = _decide(volume, "approve", self.folder, name, reason)
-            done = Approved(**{field.name: known[field.name] for field in fields(Approved)})
-        else:
-            done = let_serve(self.folder, name, reason, dry_run)
+        decide = partial(let_serve, self.folder, name, reason, dry_run)
+        done = self._done(Approved, decide, dry_run, ["approve", *_decision(self.folder, name, reason)])
         if not dry_run:
-            self._changed()
             instead = f" instead of {done.replaced}" if done.replaced is not None else ""
             why = f": {reason}" if reason else ""
             text = f"{self.folder}: version {done.version} serves{instead}, approved by {name}{why}"
@@ -229,13 +236,9 @@ class Versions(Sequence[Version]):
         if no version waits, and as `rollback`; then nothing is changed.
         """
         name = _decided_by(name, reason)
-        if (volume := storage.volume(self.folder)) and not dry_run:
-            known = _decide(volume, "reject", self.folder, name, reason)
-            done = Rejected(**{field.name: known[field.name] for field in fields(Rejected)})
-        else:
-            done = let_wait_no_longer(self.folder, name, reason, dry_run)
+        decide = partial(let_wait_no_longer, self.folder, name, reason, dry_run)
+        done = self._done(Rejected, decide, dry_run, ["reject", *_decision(self.folder, name, reason)])
         if not dry_run:
-            self._changed()
             why = f": {reason}" if reason else ""
             text = f"{self.folder}: version {done.version} was rejected by {name}{why}"
             notify.send(self.webhook, notify.Message("refused", f"{text.rstrip('.')}.", asdict(done)))
@@ -248,14 +251,9 @@ class Versions(Sequence[Version]):
         champion.json points to it. Raises `DataError` if the version's files are missing or changed, and as `alias`;
         then nothing is changed.
         """
-        if (volume := storage.volume(self.folder)) and not dry_run:
-            named = f"{self.folder}@{version}" if version else self.folder
-            answer = json.loads(volume.run("models", "rollback", named, "-o", "json"))
-            done = Rollback(**{field.name: answer[field.name] for field in fields(Rollback)})
-        else:
-            done = roll_back(self.folder, version, dry_run)
-        if not dry_run:
-            self._changed()
+        named = f"{self.folder}@{version}" if version else self.folder
+        restore = partial(roll_back, self.folder, version, dry_run)
+        done = self._done(Rollback, restore, dry_run, ["rollback", named])
         if done.changed and not dry_run:
             text = f"{self.folder}: version {done.version} serves instead of {done.replaced}"
             copied = f", a copy of version {done.restored}" if done.restored != done.version else ""
@@ -263,10 +261,9 @@ class Versions(Sequence[Version]):
         return done
 
 
-def _decide(volume: VolumeCopies, verb: str, folder: str, name: str, reason: str) -> dict[str, Any]:
-    """Run `models approve` or `models reject` at the `volume` of the versions, and return the answer."""
-    given = ["--as", name, *(["--reason", reason] if reason else [])]
-    return dict(json.loads(volume.run("models", verb, f"{folder}@{CANDIDATE}", *given, "-o", "json")))
+def _decision(folder: str, name: str, reason: str) -> list[str]:
+    """Return the arguments of `models approve` and `models reject`."""
+    return [f"{folder}@{CANDIDATE}", "--as", name, *(["--reason", reason] if reason else [])]
 
 
 def _decided_by(name: str, reason: str) -> str:

@@ -265,14 +265,12 @@ def measure_model(model: keras.Model, quick: bool, listener: SpeedListener) -> B
         tflops, peak = rate * work.flops_per_example / 1e12, published_tflops(names[measured.device], "float32")
         speed = Speed(
             setting=setting_name(measured.device, measured.batch_size, measured.xla),
-            values={},
             batch_size=measured.batch_size,
             examples_per_second=round(rate, 2),
             low=round(min(measured.rates), 2),
             high=round(max(measured.rates), 2),
             input_examples_per_second=round(rate, 2),
             tflops=float(f"{tflops:.4g}"),
-            peak_share=None,
             published_share=round(tflops / peak, 4) if peak else None,
             first_step_seconds=round(measured.first_step_seconds, 2),
         )

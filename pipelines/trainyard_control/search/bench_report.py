@@ -37,14 +37,14 @@ class Speed(FrozenModel):
     """
 
     setting: str
-    values: dict[str, float | int | str | bool]
+    values: dict[str, float | int | str | bool] = {}
     batch_size: int
     examples_per_second: float
     low: float
     high: float
     input_examples_per_second: float
     tflops: float
-    peak_share: float | None
+    peak_share: float | None = None
     first_step_seconds: float
     workers: int = 1
     step_split_ms: dict[str, float] = {}
@@ -80,7 +80,7 @@ class BenchmarkReport(FrozenModel):
     versions: dict[str, str]
     measured: str = ""
     speeds: list[Speed]
-    skipped: dict[str, str]
+    skipped: dict[str, str] = {}
     inputs: list[InputSpeed] = []
     answers: list[Answer] = []
     seconds: dict[str, float] = {}

@@ -138,8 +138,6 @@ def profile_table(
         lists=[name for name, kind in kinds.items() if is_readable(kind)],
         unread={name: f"{kind}"[:80] for name, kind in kinds.items() if not is_readable(kind)},
         label_errors=counts.label_errors(telling, label_name) if label_name and classes else [],
-        images=None,
-        findings=[],
         other_files=source.other_files,
         time_zone=time_zone,
     )

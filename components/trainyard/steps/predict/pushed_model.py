@@ -88,11 +88,11 @@ class PushedModel(_Lenient):
 
     folder: str
     inputs: tuple[RawInput, ...]
-    labels: tuple[str, ...] | None
+    labels: tuple[str, ...] | None = None
     label_separator: str | None = None
     thresholds: tuple[tuple[int, float], ...] = ()  # a model is hashed
     targets: tuple[str, ...] | None = None
-    pixels: PixelForm | None
+    pixels: PixelForm | None = None
     dialect: Dialect = Dialect(None)
     may_lack: bool = False
     time_zone: str = DEFAULT_ZONE

@@ -21,6 +21,7 @@ from trainyard_control.cli.options import (
 
 if TYPE_CHECKING:
     from trainyard.contract.artifacts.gate import Approval
+    from trainyard.steps.push.versions import Approved, Rejected, Rollback
     from trainyard_control.api.versions import Version, VersionDiff, Versions
 
 Decider = Annotated[str, typer.Option("--as", metavar="NAME", help="Who decides. Default: this user.")]
@@ -102,14 +103,11 @@ def approve(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Let the version that waits for approval serve."""
-    from dataclasses import asdict
-
     found = _with_candidate(model, environment)
     done = found.approve(name, reason, dry_run=dry_run)
-    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
     replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
-    change = f"version {done.version} {'would serve' if dry_run else 'serves'} in {found.folder}{replaced}"
-    say(f"{'·' if dry_run else '✓'} {change}", err=True)
+    verb = "would serve" if dry_run else "serves"
+    _print_change(done, output, f"version {done.version} {verb} in {found.folder}{replaced}", dry_run=dry_run)
 
 
 @app.command("reject")
@@ -122,13 +120,19 @@ def reject(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Reject the version that waits for approval. It stays until it is pruned."""
+    done = _with_candidate(model, environment).reject(name, reason, dry_run=dry_run)
+    verb = "would be" if dry_run else "is"
+    _print_change(done, output, f"version {done.version} {verb} rejected: {done.path}", dry_run=dry_run)
+
+
+def _print_change(
+    done: Approved | Rejected | Rollback, output: Output, sentence: str, *, dry_run: bool, changed: bool = True
+) -> None:
+    """Print what was done, or would be."""
     from dataclasses import asdict
 
-    found = _with_candidate(model, environment)
-    done = found.reject(name, reason, dry_run=dry_run)
     print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
-    verb = "would be" if dry_run else "is"
-    say(f"{'·' if dry_run else '✓'} version {done.version} {verb} rejected: {done.path}", err=True)
+    say(f"{'✓' if changed and not dry_run else '·'} {sentence}", err=True)
 
 
 def _with_candidate(model: str, environment: str) -> Versions:
@@ -155,21 +159,17 @@ def rollback(
     output: OutputFormat = Output.TEXT,
 ) -> None:
     """Publish an earlier version again, so that it serves."""
-    from dataclasses import asdict
-
     from trainyard_control.api.versions import find
 
     found, name = find(model, environment)
     done = found.rollback(name, dry_run=dry_run)
-    print_answer(output, asdict(done) | {"dry_run": dry_run}, lambda: None)
-    verb = "would serve" if dry_run else "serves"
-    change = f"version {done.version} {verb} in {found.folder}"
-    if not done.changed:
-        say(f"· {change} already", err=True)
-        return
     copy = f", a copy of version {done.restored}" if done.restored != done.version else ""
     replaced = f" instead of version {done.replaced}" if done.replaced is not None else ""
-    say(f"{'·' if dry_run else '✓'} {change}{copy}{replaced}", err=True)
+    change = f"version {done.version} {'would serve' if dry_run else 'serves'} in {found.folder}"
+    sentence = f"{change}{copy}{replaced}" if done.changed else f"{change} already"
+    _print_change(done, output, sentence, dry_run=dry_run, changed=done.changed)
+    if not done.changed:
+        return
     for version in found:
         if version.aliases and version.number != done.version:
             say(f"· {', '.join(version.aliases)}: still version {version.number}", err=True)

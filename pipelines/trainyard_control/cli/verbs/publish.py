@@ -53,13 +53,13 @@ def huggingface(
 
     done = publish(model, environment=environment, folder=folder, repository=repository, public=public, dry_run=dry_run)
 
-    def show() -> None:
+    def print_request(done: Published) -> None:
         say_table([("BYTES", "FILE"), *((f"{size}", name) for name, size in done.request["files"].items())])
         for call in ("create_repo", "upload_folder"):
             if call in done.request:
                 say(f"{call} {json.dumps(done.request[call])}")
 
-    _print(done, output, show if dry_run else None)
+    _print(done, output, print_request)
 
 
 @app.command("kserve")
@@ -84,7 +84,7 @@ def kserve(
     done = publish(
         model, environment=environment, name=name, canary_percent=canary_percent, log=logged, dry_run=dry_run
     )
-    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+    _print(done, output)
     if dry_run and canary_percent is not None:
         say("· In KServe's deployment mode Standard, this predictor would be the entry of spec.canary", err=True)
 
@@ -104,7 +104,7 @@ def kubeflow(
     from trainyard_control.api.publish import kubeflow as publish
 
     done = publish(model, environment=environment, name=name, dry_run=dry_run)
-    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+    _print(done, output)
 
 
 @app.command("mlflow")
@@ -122,7 +122,7 @@ def mlflow(
     from trainyard_control.api.publish import mlflow as publish
 
     done = publish(model, environment=environment, name=name, dry_run=dry_run)
-    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+    _print(done, output)
 
 
 @app.command("vertex")
@@ -154,7 +154,7 @@ def vertex(
         canary_percent=canary_percent,
         dry_run=dry_run,
     )
-    _print(done, output, (lambda: _print_yaml(done)) if dry_run else None)
+    _print(done, output)
 
 
 def _print_yaml(done: Published) -> None:
@@ -163,10 +163,11 @@ def _print_yaml(done: Published) -> None:
     print(yaml.safe_dump(done.request, sort_keys=False, allow_unicode=True), end="")
 
 
-def _print(done: Published, output: Output, show: Callable[[], None] | None) -> None:
+def _print(done: Published, output: Output, print_request: Callable[[Published], None] = _print_yaml) -> None:
     """Print the request of a dry run, or where the version is published."""
     document = {"version": done.version.number, "folder": done.version.folder, "request": done.request}
-    print_answer(output, document | {"place": done.place, "remark": done.remark}, show or (lambda: None))
+    document |= {"place": done.place, "remark": done.remark}
+    print_answer(output, document, lambda: None if done.place else print_request(done))
     if done.place:
         say(f"✓ {done.version.name} is published to {done.place}", err=True)
     elif done.remark:
