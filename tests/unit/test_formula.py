@@ -1,6 +1,7 @@
 """Formulas over columns: what they mean, and what is refused before a row is read."""
 
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -113,9 +114,8 @@ def test_rows_stay_for_which_the_condition_is_true():
     ],
 )
 def test_what_is_no_formula_is_refused(formula, expected):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match=re.escape(expected)):
         derived(formula)
-    assert expected in str(refused.value)
 
 
 def test_a_condition_is_no_number():

@@ -1,6 +1,7 @@
 """Rows of Parquet files: the same as those of a CSV file, and what makes a file unusable."""
 
 import datetime
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -104,9 +105,8 @@ def test_a_column_that_cannot_be_read_is_named(tmp_path, column, expected):
     if column == "l":
         content = content.append_column("l", pa.array([[1]] * ROWS))
     parquet.write_table(content, tmp_path / "a.parquet")
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(DataError, match=re.escape(expected)):
         list(read_parquet(TableFile(str(tmp_path / "a.parquet"), "a"), [column], set()))
-    assert expected in str(refused.value)
 
 
 def test_a_list_of_a_row_is_read_as_one_text(tmp_path):

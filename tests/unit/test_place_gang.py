@@ -94,19 +94,19 @@ def with_module(**pools: Any) -> tuple[dict[str, Any], environments.Environment]
     return compiled(Recipe.model_validate(document), environments.load("local")).pipeline, placed_on
 
 
-@pytest.mark.parametrize("pool", ["cpu", "gpu-l4"])
-def test_an_image_is_that_of_each_step_that_calls_the_module(pool: str) -> None:
+@pytest.mark.parametrize(
+    ("pool", "steps"),
+    [
+        ("cpu", ["evaluate", "preprocess", "train"]),
+        ("gpu-l4", ["evaluate", "preprocess", "train"]),
+        ("v5e-8", ["train"]),
+    ],
+)
+def test_an_image_is_that_of_each_step_that_calls_the_module_and_can_run_it(pool: str, steps: list[str]) -> None:
     spec, gke = with_module(train=pool)
     executors = place(spec, gke).pipeline["deploymentSpec"]["executors"]
     own = [name for name, executor in executors.items() if executor["container"]["image"] == "example/trainer:1"]
-    assert sorted(own) == ["exec-evaluate", "exec-preprocess", "exec-train"]
-
-
-def test_an_image_that_only_trains_is_that_of_train_alone() -> None:
-    spec, gke = with_module(train="v5e-8")
-    executors = place(spec, gke).pipeline["deploymentSpec"]["executors"]
-    own = [name for name, executor in executors.items() if executor["container"]["image"] == "example/trainer:1"]
-    assert own == ["exec-train"]
+    assert sorted(own) == [f"exec-{step}" for step in steps]
 
 
 def test_a_step_on_a_list_of_pools_has_the_image_where_it_fits() -> None:

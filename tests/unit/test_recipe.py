@@ -509,9 +509,8 @@ train: {epochs: 5}
     ],
 )
 def test_trained_weights_that_cannot_be_are_refused(overrides: list[str], expected: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationError, match=re.escape(expected)):
         documents.parse(WEIGHTS, Recipe, name="pets.yaml", overrides=overrides)
-    assert expected in str(caught.value)
 
 
 def test_a_modules_own_network_loads_its_weights_itself(tmp_path: Path) -> None:
@@ -599,9 +598,8 @@ PAIR = ["data.features.pair={type: category}"]
     ],
 )
 def test_what_a_table_cannot_be_split_or_derived_by_is_explained(overrides: list[str], expected: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError, match=re.escape(expected)):
         documents.parse(RIDES, Recipe, name="rides.yaml", overrides=overrides)
-    assert expected in str(refused.value)
 
 
 def test_a_model_is_served_what_its_formulas_read_and_computes_the_rest() -> None:
@@ -635,6 +633,5 @@ def test_width_and_depth_are_of_networks_that_have_them() -> None:
             "model.width: Keras publishes weights of 0.75 and 1",
         ),
     ):
-        with pytest.raises(ConfigurationError) as raised:
+        with pytest.raises(ConfigurationError, match=re.escape(sentence)):
             recipe.load("digits", changes)
-        assert sentence in str(raised.value)

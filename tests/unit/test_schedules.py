@@ -116,11 +116,6 @@ def test_a_schedule_is_not_deleted_under_its_run() -> None:
     assert done(after) == ["keep nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
 
 
-def test_an_apply_that_was_cut_short_is_finished_by_the_next() -> None:
-    actions = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", enabled=False)], NOW)
-    assert done(actions) == ["create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"]
-
-
 def test_a_new_one_that_is_paused_is_made_disabled_and_says_so(tmp_path: Path) -> None:
     (action,) = plan("nightly.aaaaaaaa", True, [], NOW)
     assert str(action) == "create nightly.aaaaaaaa (paused: it starts no runs until paused is removed)"
@@ -131,7 +126,7 @@ def test_a_new_one_that_is_paused_is_made_disabled_and_says_so(tmp_path: Path) -
     assert str(kept) == "keep nightly.aaaaaaaa (unchanged, paused)"
 
 
-def test_one_that_was_paused_runs_again_from_now_on() -> None:
+def test_one_that_was_paused_or_whose_apply_was_cut_short_runs_again_from_now_on() -> None:
     actions = plan("nightly.bbbbbbbb", False, [there("nightly.aaaaaaaa", enabled=False)], NOW)
     assert done(actions) == ["create nightly.bbbbbbbb", "delete nightly.aaaaaaaa"] and actions[0].start == NOW
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,8 @@ def test_values_and_ranges_are_read() -> None:
     ],
 )
 def test_what_cannot_be_tried_is_said_before_anything_starts(over: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         parse("digits", [], [over])
-    assert sentence in str(raised.value)
 
 
 def test_trees_and_networks_leave_out_what_a_recipe_sets_for_the_other() -> None:
@@ -100,9 +100,8 @@ def test_the_space_of_blocks_draws_networks_that_a_recipe_takes_and_knows_again(
     ],
 )
 def test_a_space_of_blocks_that_does_not_parse_is_refused(text: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         parse_blocks("digits", [], text)
-    assert sentence in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -115,9 +114,8 @@ def test_a_space_of_blocks_that_does_not_parse_is_refused(text: str, sentence: s
     ],
 )
 def test_blocks_that_do_not_parse_are_refused(blocks: str, sentence: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         recipes.load("digits", [f"model.blocks={blocks}"])
-    assert sentence in str(raised.value)
 
 
 def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
@@ -141,9 +139,8 @@ def test_blocks_are_of_cnn_small_and_leave_a_position() -> None:
 )
 def test_a_sweep_that_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], sentence: str) -> None:
     options = {"over": {} if "blocks" in options else {"train__epochs": [1, 2]}} | options
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(ConfigurationError, match=re.escape(sentence)):
         api.sweep("digits", **options)
-    assert sentence in str(raised.value)
 
 
 @pytest.fixture

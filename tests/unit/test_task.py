@@ -133,24 +133,22 @@ def test_a_failure_before_the_output_is_known_is_recorded_in_the_runs_folder(tmp
     assert failure(tmp_path / "digits" / "runs" / "run-1" / "preprocess")["message"] == "data: gone."
 
 
-def test_a_recipe_that_cannot_be_read_is_recorded_too(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as end, task.opened("train", "nmae: digits", str(tmp_path), ""):
+@pytest.mark.parametrize(
+    ("text", "code", "sentence"), [("nmae: digits", "", "Did you mean 'name'?"), (TEXT, "f" * 64, code_digest()[:12])]
+)
+def test_a_recipe_that_cannot_be_read_and_other_code_than_the_pipelines_are_recorded_too(
+    text: str, code: str, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("train", text, str(tmp_path), code):
         raise AssertionError
     assert end.value.code == 20
-    assert "Did you mean 'name'?" in str(failure(tmp_path / "train")["message"])
+    assert sentence in str(failure(tmp_path / "train")["message"])
 
 
 def test_an_error_nobody_foresaw_is_a_bug(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), ""):
         raise ZeroDivisionError("division by zero")
     assert end.value.code == 50
-
-
-def test_other_code_than_the_pipelines_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as end, task.opened("train", TEXT, str(tmp_path), "f" * 64):
-        raise AssertionError
-    assert end.value.code == 20
-    assert code_digest()[:12] in str(failure(tmp_path / "train")["message"])
 
 
 def test_a_task_whose_delegates_leave_nothing_fails_as_one_to_try_again(tmp_path: Path) -> None:
