@@ -25,6 +25,20 @@ def emit(event: str, **fields: object) -> None:
     write(escape.lines(json.dumps(fields_of(event, **fields), default=str, ensure_ascii=False)))
 
 
+def warn(message: str) -> None:
+    """Write a warning, which the screen shows."""
+    emit("warning", message=message)
+
+
+@contextmanager
+def warned(fault: str, kind: type[Exception] = Exception) -> Iterator[None]:
+    """Write the warning `fault` with the reason if the block fails with an error of `kind`, and continue after it."""
+    try:
+        yield
+    except kind as error:
+        warn(f"{fault} ({error}).")
+
+
 def fields_of(event: str, **fields: object) -> dict[str, Any]:
     """Return `event` with its fields as `parse` does."""
     return {"event": event, **fields}

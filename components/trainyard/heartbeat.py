@@ -28,7 +28,7 @@ class Heartbeat(threading.Thread):
                 self._beat()
             except Exception as error:  # noqa: BLE001 - see the class
                 with suppress(Exception):
-                    events.emit("warning", message=f"{self._warning}: {str(error) or type(error).__name__}")
+                    events.warn(f"{self._warning}: {str(error) or type(error).__name__}")
 
     def stop(self) -> None:
         """Let no further beat begin."""

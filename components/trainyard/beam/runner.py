@@ -285,4 +285,4 @@ def _cancel(service: beam_job_api_pb2_grpc.JobServiceStub, job: str) -> None:
             service.Cancel(beam_job_api_pb2.CancelJobRequest(job_id=job), timeout=_ANSWER_SECONDS)
             events.emit("beam_job_cancelled", job=job)
     except grpc.RpcError as error:
-        events.emit("warning", message=f"beam job {job}: was not cancelled ({error.code().name})")
+        events.warn(f"beam job {job}: was not cancelled ({error.code().name})")

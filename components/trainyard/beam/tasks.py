@@ -113,7 +113,7 @@ def _worker_pool(
                 worker.join(_POLL_SECONDS)
             if worker.code:
                 ended = child_process.describe_exit(worker.code)
-                events.emit("warning", message=f"a worker process {ended}; this process does its remaining tasks")
+                events.warn(f"a worker process {ended}; this process does its remaining tasks")
     finally:
         starter.join()
         for worker in workers:

@@ -309,7 +309,7 @@ def fit(
     different = len(np.unique(train.labels))
     if is_class and different > TREE_CLASSES:
         text = f"boosted_trees: {different:,} classes; trees of more than {TREE_CLASSES} can diverge. Compare with mlp"
-        events.emit("warning", message=text)
+        events.warn(text)
     if different < 2:
         raise DataError(
             "model.name: boosted_trees: all examples of the training split have the same label. "

@@ -222,19 +222,17 @@ def _fetch(uri: str, cache: Path) -> None:
                 shutil.copyfile(folder / name, partial)
                 partial.rename(cache / name)
     except TrainyardError as error:
-        events.emit("warning", message=f"{uri}: the weights kept there could not be used ({error})")
+        events.warn(f"{uri}: the weights kept there could not be used ({error})")
         if isinstance(error, DataError):
             storage.remove(uri)  # damaged: a new download replaces it
 
 
 def _keep(names: set[str], cache: Path, uri: str) -> None:
     """Copy the files `names` of `cache` to `uri` for other machines."""
-    try:
-        with storage.stage(uri, producer=_PRODUCER) as folder:
-            for name in names:
-                shutil.copyfile(cache / name, folder / name)
-    except TrainyardError as error:
-        events.emit("warning", message=f"{uri}: the weights could not be kept there ({error})")
+    fault = f"{uri}: the weights could not be kept there"
+    with events.warned(fault, TrainyardError), storage.stage(uri, producer=_PRODUCER) as folder:
+        for name in names:
+            shutil.copyfile(cache / name, folder / name)
 
 
 def _unreachable(name: str, reason: str) -> TransientError:

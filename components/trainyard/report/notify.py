@@ -103,7 +103,7 @@ def send(settings: Notify | None, message: Message) -> None:
         return
     fault = _post(settings, message)
     if fault:
-        events.emit("warning", message=f"no message about {message.event}: {fault}")
+        events.warn(f"no message about {message.event}: {fault}")
     note = {
         "event": message.event,
         "text": message.text,

@@ -94,12 +94,9 @@ def drop_checkpoints(model: str) -> None:
     checkpoints = keys.checkpoints(model)
     if not storage.children(checkpoints):
         return
-    try:
-        with storage.lease(model):
-            if storage.committed(model) is not None:
-                storage.remove(checkpoints)
-    except TransientError as error:
-        events.emit("warning", message=f"{checkpoints}: was not removed ({error})")
+    with events.warned(f"{checkpoints}: was not removed", TransientError), storage.lease(model):
+        if storage.committed(model) is not None:
+            storage.remove(checkpoints)
 
 
 def local_input(name: str, value: Any) -> Any:

@@ -321,7 +321,7 @@ class CachedFiles:
         if forced and not room and not self._warned:
             self._warned = True
             text = f"{self._cache}: the files that are read at once take more than {cache.SIZE} allows. Raise it."
-            events.emit("warning", message=text)
+            events.warn(text)
         return room or forced
 
 

@@ -197,13 +197,13 @@ def drifted(recipe: Recipe, examples: str, champion: str) -> list[Movement]:
     try:
         before = version_statistics(champion) if champion else None
     except DataError as error:
-        events.emit("warning", message=f"no drift is known: {error}")
+        events.warn(f"no drift is known: {error}")
         return []
     if before is None:
         return []
     movements = compare(before, Statistics.read(examples), recipe.drift)
     for sentence in _sentences(movements):
-        events.emit("warning", message=f"the data have drifted from the champion's: {sentence}")
+        events.warn(f"the data have drifted from the champion's: {sentence}")
     return movements
 
 

@@ -127,7 +127,7 @@ def judge_trained(recipe: Recipe, examples: str, model: str, output: Path, champ
     evaluation.write(output)
     for name, counts in evaluation.unknown.items():
         if sentence := counts.warning(name):
-            events.emit("warning", message=f"{SPLIT} split: {sentence}")
+            events.warn(f"{SPLIT} split: {sentence}")
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
     saved: dict[str, Any] = {"keys": keys, "labels": candidate.labels, "outputs": candidate.outputs}
     if candidate.weights is not None:

@@ -63,7 +63,7 @@ def run(model: str, inputs: str, output: str, key: str = "", beam_options: str =
             predicted.write(folder)
             for name, unknown in predicted.unknown.items():
                 if sentence := unknown.warning(name):
-                    events.emit("warning", message=sentence)
+                    events.warn(sentence)
         storage.remove(keys.failure_record(output))
     counts = {"predicted": predicted.predicted, "rejected": predicted.rejected, "parts": len(predicted.parts)}
     events.emit("done", step="predict", output=output, **counts, seconds=round(time.monotonic() - start, 2))

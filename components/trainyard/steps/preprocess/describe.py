@@ -77,7 +77,7 @@ def write_description(
     )
     document.write(output)
     for warning in warnings:
-        events.emit("warning", message=warning)
+        events.warn(warning)
     (output / "labels.txt").write_text("".join(f"{label}\n" for label in labels or []), encoding="utf-8")
     schema = schema_utils.schema_from_feature_spec(settings.raw_spec)
     (output / "schema.pbtxt").write_text(text_format.MessageToString(schema), encoding="utf-8")

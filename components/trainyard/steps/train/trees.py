@@ -194,7 +194,7 @@ def _for_judging(rows: boosted_trees.Rows, known: np.ndarray) -> boosted_trees.R
     left_out = f"{np.sum(~is_known):,} examples of the eval split have classes that the training split lacks"
     if not is_known.any():
         raise DataError(f"model.name: boosted_trees: all {left_out}. Change data.split, or name mlp.")
-    events.emit("warning", message=f"{left_out}; the loss of an iteration leaves them out")
+    events.warn(f"{left_out}; the loss of an iteration leaves them out")
     weights = None if rows.weights is None else rows.weights[is_known]
     return rows._replace(values=rows.values[is_known], labels=rows.labels[is_known], weights=weights)
 

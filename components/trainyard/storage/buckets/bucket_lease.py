@@ -113,7 +113,7 @@ class _Renewal:
                 with objects.deadline(TAKEOVER_SECONDS / 3):
                     self._store.delete_version(self._name, self._version)
             except (Changed, TrainyardError):
-                events.emit("warning", message=f"{self._uri}: its lease was not released; it ends by itself.")
+                events.warn(f"{self._uri}: its lease was not released; it ends by itself.")
 
     def _replace(self, holder: _Holder) -> None:
         self._version = self._store.write(self._name, holder.content, match=self._version)

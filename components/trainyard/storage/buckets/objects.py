@@ -247,7 +247,7 @@ class ObjectStore(ABC):
             if passed > WARN_SECONDS and not warned:
                 warned = True
                 reason, until = self._fault(error).reason, f"trying until {seconds:.0f} s have passed"
-                events.emit("warning", message=f"{self.root}/{name}: cannot be reached ({reason}); {until}")
+                events.warn(f"{self.root}/{name}: cannot be reached ({reason}); {until}")
 
         try:
             return retry(
@@ -415,7 +415,7 @@ def _verify(store: ObjectStore, name: str, path: Path, expected: File) -> None:
     """Fetch the file again if it differs from its manifest; raise `DataError` if it still differs."""
     if measure(path) == expected:
         return
-    events.emit("warning", message=f"{store.root}/{name}: arrived damaged, it is fetched again.")
+    events.warn(f"{store.root}/{name}: arrived damaged, it is fetched again.")
     for start in _starts(expected):
         _fetch(store, name, path, expected, start)
     if measure(path) != expected:

@@ -42,10 +42,9 @@ def measure(
     values = _call(metrics, predictions)
     _require_own(values)
     if predictions.thresholds and not _takes_predicted(metrics):
-        events.emit(
-            "warning",
-            message="module: metrics(labels, outputs) is not told which classes the recipe's threshold predicts. Write "
-            "metrics(labels, outputs, predicted), unless it needs the probabilities alone.",
+        events.warn(
+            "module: metrics(labels, outputs) is not told which classes the recipe's threshold predicts. Write "
+            "metrics(labels, outputs, predicted), unless it needs the probabilities alone."
         )
     draws = _draws(metrics, predictions, resamples, seed)
     bounds = {name: percentiles(_values(name, draws)) for name in values}

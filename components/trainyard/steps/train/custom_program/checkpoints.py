@@ -78,10 +78,7 @@ class ProgramCheckpoints:
                 skipped.add(left[-1])
                 shutil.rmtree(self._folder)
                 self._folder.mkdir()
-                events.emit(
-                    "warning",
-                    message=f"{self._path(left[-1])}: skipped, the one before is used if there is one ({error})",
-                )
+                events.warn(f"{self._path(left[-1])}: skipped, the one before is used if there is one ({error})")
         self._saved = self._seen = self._state()
 
     @contextmanager
@@ -117,10 +114,9 @@ class ProgramCheckpoints:
         except _Changed:
             self._changes += 1
             if self._changes == _CHANGES_BEFORE_WARNING:
-                events.emit(
-                    "warning",
-                    message="train.command: the files in $TRAINYARD_CHECKPOINTS change faster than they can be copied, "
-                    "so a restart finds older ones. Save less often.",
+                events.warn(
+                    "train.command: the files in $TRAINYARD_CHECKPOINTS change faster than they can be copied, "
+                    "so a restart finds older ones. Save less often."
                 )
         except TransientError:
             raise  # becomes a warning; the next check tries again
@@ -138,9 +134,9 @@ class ProgramCheckpoints:
             except _Changed:
                 continue
             except TrainyardError as error:  # the program's exit matters more
-                events.emit("warning", message=f"{self._uri}: the last checkpoints were not saved: {error}")
+                events.warn(f"{self._uri}: the last checkpoints were not saved: {error}")
             return
-        events.emit("warning", message=f"{self._uri}: the last checkpoints were not saved: files are still written.")
+        events.warn(f"{self._uri}: the last checkpoints were not saved: files are still written.")
 
     def _save(self, state: _State) -> None:
         """Commit a copy of the folder in `state`. Raises `_Changed` if it changes meanwhile."""

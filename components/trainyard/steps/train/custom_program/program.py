@@ -153,10 +153,9 @@ class ProgramRecord:
         self._warned = True
         fault = error.errors(include_url=False)[0]
         location = ".".join(map(str, fault["loc"]))
-        events.emit(
-            "warning",
-            message=f"train.command: a line of {kind} is left out: {location}: {fault['msg']}. "
-            "docs/how-to/own-script.md says what it may hold.",
+        events.warn(
+            f"train.command: a line of {kind} is left out: {location}: {fault['msg']}. "
+            "docs/how-to/own-script.md says what it may hold."
         )
 
 
@@ -165,7 +164,7 @@ def _recorded_epochs(record: str) -> list[Epoch]:
     try:
         return _EPOCHS.validate_json((storage.read_text(record) if record else None) or "[]")
     except (ValidationError, DataError) as error:
-        events.emit("warning", message=f"{record}: the epochs of earlier starts are not known ({error}).")
+        events.warn(f"{record}: the epochs of earlier starts are not known ({error}).")
         return []
 
 

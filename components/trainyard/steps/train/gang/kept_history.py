@@ -28,7 +28,7 @@ class KeptHistory:
 
         The time in between compares the clocks of two machines; no decision depends on it.
         """
-        try:
+        with events.warned(f"{self.uri}: the restarts before this pod are not known"):
             kept = storage.read_json(self.uri) if self.uri else None
             if not kept or kept["token"] != self.token:
                 return GangHistory()
@@ -38,9 +38,7 @@ class KeptHistory:
             if past.began_at is not None:
                 past.last_break = (LOST, kept["step"], time.monotonic())
             return past
-        except Exception as error:  # noqa: BLE001
-            events.emit("warning", message=f"{self.uri}: the restarts before this pod are not known ({error}).")
-            return GangHistory()
+        return GangHistory()
 
     def write(self, past: GangHistory, step: int) -> None:
         """Write the history and the gang's step in a thread, because the workers wait for answers."""
@@ -50,7 +48,5 @@ class KeptHistory:
             self._writer.submit(self._write, json.dumps(kept))
 
     def _write(self, text: str) -> None:
-        try:
+        with events.warned(f"{self.uri}: the gang's restarts were not noted"):
             storage.write_text(self.uri, text)
-        except Exception as error:  # noqa: BLE001
-            events.emit("warning", message=f"{self.uri}: the gang's restarts were not noted ({error}).")

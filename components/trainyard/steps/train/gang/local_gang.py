@@ -127,7 +127,7 @@ class _LocalGang:
             if not self.elastic or (worker == 0 and self._last_spare() is None):
                 raise TransientError(f"train: {text}. Free what it needs, and run the same command again.") from error
             if worker not in self._absent:
-                events.emit("warning", message=f"{text}; it is tried every {_AGAIN_SECONDS:g} s.")
+                events.warn(f"{text}; it is tried every {_AGAIN_SECONDS:g} s.")
                 if worker == 0:
                     self._chief_absent_since = time.monotonic()
             self._absent[worker] = time.monotonic() + _AGAIN_SECONDS
@@ -164,7 +164,7 @@ class _LocalGang:
 
     def _give_place(self, worker: int) -> None:
         """End `worker`, so that worker 0 can be started in its place."""
-        events.emit("warning", message=f"worker {worker}: gives its place to worker 0, without which no other trains.")
+        events.warn(f"worker {worker}: gives its place to worker 0, without which no other trains.")
         end_programs([self._processes.pop(worker)], _GRACE_SECONDS)
         self._readers.pop(worker).join()
 
@@ -197,10 +197,7 @@ class _LocalGang:
                 if again and self._starts[f"worker {worker}"] < _STARTS:
                     del self._processes[worker]
                     self._readers[worker].join(_AGAIN_SECONDS)  # it holds a descriptor
-                    events.emit(
-                        "warning",
-                        message=f"worker {worker}: its supervisor was killed or stopped; it is started again.",
-                    )
+                    events.warn(f"worker {worker}: its supervisor was killed or stopped; it is started again.")
                     self._start(worker, environment)
                 else:
                     codes[worker] = code
@@ -217,7 +214,7 @@ class _LocalGang:
                 continue
             if code < 0 and self._starts[f"input worker {number}"] < _STARTS:
                 text = f"input worker {number} {process.describe_end()}; it is started again."
-                events.emit("warning", message=text)
+                events.warn(text)
                 self._start_input(number, environment)
                 continue
             del self._input_processes[number]

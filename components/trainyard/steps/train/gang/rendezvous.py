@@ -363,7 +363,7 @@ class Rendezvous:
                 why += f", and {spares} more would not divide the batch evenly"
             smaller = {"of": self.workers, "why": why}
             text = f"training runs with {len(team)} of {self.workers} workers: {why}"
-            events.emit("warning", message=text)
+            events.warn(text)
         events.emit("started_together", workers=len(team), generation=number, **smaller)
         addresses = [member.address for member in members]
         fields = {"generation": number, "addresses": addresses, "past": past.model_dump()}

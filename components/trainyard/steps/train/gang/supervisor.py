@@ -126,7 +126,7 @@ class Supervisor:
             if code is not None:
                 return code
             self._alone_since = self._alone_since or time.monotonic()
-            events.emit("warning", message=f"worker {self.membership.worker}: lost worker 0's supervisor.")
+            events.warn(f"worker {self.membership.worker}: lost worker 0's supervisor.")
             self._stop_training()
 
     def _connect(self) -> MessageStream | int:

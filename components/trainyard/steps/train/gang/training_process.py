@@ -25,6 +25,8 @@ from trainyard.steps.train.peers.channel import Message
 from trainyard.storage import cache
 
 _HEARTBEAT_SECONDS = 5.0  # chosen
+_FIELDS = {"recovered": "restart", "workers": "count", "straggler": "straggler"}
+"""The field of a message to the rendezvous that holds an event of the training, by kind."""
 
 
 class TrainingProcess:
@@ -108,12 +110,8 @@ class TrainingProcess:
             self.step = max(self.step, int(event["done"]))
         elif kind == "program":
             self._program = int(event["process"])
-        elif kind == "recovered":
-            self._messages.append((kind, {"restart": event}))
-        elif kind == "workers":
-            self._messages.append((kind, {"count": event}))
-        elif kind == "straggler":
-            self._messages.append((kind, {"straggler": event}))
+        elif kind in _FIELDS:
+            self._messages.append((kind, {_FIELDS[kind]: event}))
         elif kind == "began":
             self._messages.append((kind, {"began_at": int(event["began_at"])}))
         elif kind == "failed":

@@ -95,17 +95,13 @@ class CheckpointFolder:
             try:
                 checkpoint = self.read(step)
             except DataError as error:
-                events.emit(
-                    "warning", message=f"{self._path(step)}: skipped, the one before is used if there is one ({error})"
-                )
+                events.warn(f"{self._path(step)}: skipped, the one before is used if there is one ({error})")
                 continue
             if checkpoint.progress.identity == self.identity:
                 _check_variables(self._path(step), checkpoint.arrays, expected)
                 self._check_best(checkpoint.progress.history)
                 return checkpoint
-            events.emit(
-                "warning", message=f"{self._path(step)}: skipped, it was made with another recipe or other examples."
-            )
+            events.warn(f"{self._path(step)}: skipped, it was made with another recipe or other examples.")
         return None
 
     def _check_best(self, history: list[Epoch]) -> None:
@@ -118,7 +114,7 @@ class CheckpointFolder:
             storage.local(path, made_by="train")
         except DataError as error:
             storage.remove(path)
-            events.emit("warning", message=f"{lost_best_message(best)} ({error})")
+            events.warn(f"{lost_best_message(best)} ({error})")
 
     def read(self, step: int) -> Checkpoint:
         """Return the checkpoint of `step`. Raises `DataError` if it is missing, truncated or corrupt."""

@@ -61,7 +61,7 @@ class GangHistory(BaseModel):
         self.keep_straggler(straggler)
         events.emit("straggler", **straggler.model_dump())
         more = straggler.advice if straggler.until is None else f"That ended at step {straggler.until}"
-        events.emit("warning", message=f"{straggler}. {more}.")
+        events.warn(f"{straggler}. {more}.")
 
     def keep_straggler(self, straggler: Straggler) -> None:
         """Add a straggler to the history, or replace it by its end."""

@@ -156,7 +156,7 @@ class Loop:
                     return epoch
                 except DataError as error:
                     if epoch is epochs[0] and self.rank.chief:
-                        events.emit("warning", message=f"{lost_best_message(epoch)} ({error})")
+                        events.warn(f"{lost_best_message(epoch)} ({error})")
         raise DataError(f"{self.checkpoints.uri}: no whole checkpoint of any epoch is left. Remove it and train again.")
 
     @property
@@ -372,7 +372,7 @@ class Loop:
         if not self.writer.wait(LAST_WAIT_SECONDS):
             saved = self._saves.saved_step
             text = f"the checkpoint of step {saved} is still being written: step {step} is not saved."
-            events.emit("warning", message=text)
+            events.warn(text)
         elif step > self._saves.saved_step and self.steps.not_finite() is None:
             self.checkpoints.save(self._progress(step), self.steps.arrays())
             events.emit("saved", step=step)

@@ -34,21 +34,17 @@ def heartbeat_uri(checkpoints: str) -> str:
 
 def write_queue_seconds(uri: str, seconds: float) -> None:
     """Write the time that the gang waited for worker 0: for admission, nodes and image."""
-    try:
+    with events.warned(f"{uri}.queue: the time in the queue was not noted"):  # the gang trains on without it
         storage.write_text(f"{uri}.queue", f"{seconds:.1f}")
-    except Exception as error:  # noqa: BLE001 - evidence alone: the gang trains on without it
-        events.emit("warning", message=f"{uri}.queue: the time in the queue was not noted ({error}).")
 
 
 def read_queue_seconds() -> float | None:
     """Return the seconds that `write_queue_seconds` wrote for this gang, None if unknown."""
     uri = os.environ.get(settings.LAUNCHER_HEARTBEAT, "")
-    try:
+    with events.warned(f"{uri}.queue: the time in the queue is not known"):  # the trained model is worth more
         text = storage.read_text(f"{uri}.queue") if uri else None
         return float(text) if text else None
-    except Exception as error:  # noqa: BLE001 - evidence alone: the model that was trained is worth more
-        events.emit("warning", message=f"{uri}.queue: the time in the queue is not known ({error}).")
-        return None
+    return None
 
 
 def write_attempts(uri: str, attempts: dict[str, list[Attempt]]) -> None:
@@ -58,20 +54,16 @@ def write_attempts(uri: str, attempts: dict[str, list[Attempt]]) -> None:
 
 def read_attempts(uri: str) -> dict[str, list[Attempt]]:
     """Return the attempts that `write_attempts` wrote; none if they are missing or another version wrote them."""
-    try:
+    with events.warned(f"{uri}.attempts: the attempts on the pools are not known"):  # a pool is tried once more
         text = storage.read_text(f"{uri}.attempts")
         return ATTEMPTS.validate_json(text) if text else {}
-    except Exception as error:  # noqa: BLE001 - the gang trains; a pool is tried once more
-        events.emit("warning", message=f"{uri}.attempts: the attempts on the pools are not known ({error}).")
-        return {}
+    return {}
 
 
 def remove(uri: str) -> None:
     """Remove the heartbeat and its companions after the training. A later gang writes its own."""
-    try:
+    with events.warned(f"{uri}: the launcher's heartbeat was not removed"):  # the model is committed
         storage.remove(uri.rpartition("/")[0])
-    except Exception as error:  # noqa: BLE001 - the model is trained and committed
-        events.emit("warning", message=f"{uri}: the launcher's heartbeat was not removed ({error}).")
 
 
 @contextmanager
@@ -118,7 +110,7 @@ class LauncherMonitor:
         try:
             content = storage.read_text(self._uri)
         except Exception as error:  # noqa: BLE001 - a storage that cannot be reached says nothing of the launcher,
-            events.emit("warning", message=f"{self._uri}: the launcher's heartbeat was not read ({error}).")
+            events.warn(f"{self._uri}: the launcher's heartbeat was not read ({error}).")
             self._changed_at += since  # the outage may have kept the launcher from renewing the file
             return
         if content != self._content:

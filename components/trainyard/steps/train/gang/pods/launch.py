@@ -421,7 +421,7 @@ class WorkerLog:
                 pass
             except Exception as error:  # noqa: BLE001 - whatever it is: the log continues
                 with suppress(Exception):
-                    events.emit("warning", message=f"{pod}: its log stream broke ({error}); it is opened again.")
+                    events.warn(f"{pod}: its log stream broke ({error}); it is opened again.")
             if ended.wait(_AGAIN_SECONDS):
                 return
 

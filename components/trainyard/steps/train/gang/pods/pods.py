@@ -106,13 +106,11 @@ def _launch_in_turn(
     attempts = record.get(gangs[0].name, [])
 
     def save() -> None:
-        try:
+        with events.warned("the attempts on the pools were not noted"):  # a later launcher may try a pool once more
             if plan.name:
                 launcher_heartbeat.write_attempts(heartbeat, {gangs[0].name: attempts})
             if plan.name and note:
                 note([{"step": plan.step} | attempt.as_dict() for attempt in attempts])
-        except Exception as error:  # noqa: BLE001 - the gang trains; a later launcher may try a pool once more
-            events.emit("warning", message=f"the attempts on the pools were not noted ({error}).")
 
     def on_start(seconds: float) -> None:
         before = sum(attempt.waited_seconds for attempt in attempts[:-1])
@@ -140,12 +138,10 @@ def clear_pods(recipe: Recipe, plan: str, checkpoints: str, output: str) -> None
 
     A failure is a warning, because the output exists and the Job's time to live removes the rest.
     """
-    try:
+    with events.warned("could not check for a gang of an earlier attempt", TrainyardError):
         cluster = launchers_cluster()
         options = training_options("", "", checkpoints, output)
         clear(planned_gangs(recipe, plan, run_name(cluster, own_pod()), options)[0], cluster)
-    except TrainyardError as error:
-        events.emit("warning", message=f"could not check for a gang of an earlier attempt ({error})")
 
 
 def planned_gangs(recipe: Recipe | None, plan: str, run: str, options: dict[str, str]) -> list[Gang]:
