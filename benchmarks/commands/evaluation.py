@@ -58,7 +58,7 @@ def _prepared(place: Path) -> tuple[Path, Path]:
     _run([*_STEPS, "train", "--recipe", str(plain), *given])
     document = Examples.read(str(few))
     splits = {name: _repeated(files) if name != "train" else files for name, files in document.splits.items()}
-    with storage.stage(str(many), storage.require(str(few), "preprocess").producer) as staging:
+    with storage.stage(str(many), storage.require(str(few)).producer) as staging:
         shutil.copytree(few, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
         document.model_copy(update={"splits": splits}).write(staging)
     return plain, _recipe(place, "whole", {"slices": ["plan"]})

@@ -144,18 +144,11 @@ def producer(step: str) -> str:
     return f"trainyard.{step}"
 
 
-def made_by(name: str) -> str | None:
-    """Return the step `name`, or that which manifests name so; None if there is no such step."""
-    return next((step for step in STEPS if name in (step, producer(step))), None)
-
-
-def remedy(name: str) -> str:
-    """Return the advice for an output that is missing or damaged. name: as in `made_by`."""
-    step = made_by(name)
-    return {
-        "push": "Restore it, or let another version serve by `trainyard models rollback`.",
-        None: "Remove the folder, and run the same command again.",
-    }.get(step, f"Run with --from {step} to write it again.")
+def remedy(step: str) -> str:
+    """Return the advice for an output of `step` that is missing or damaged."""
+    if step == "push":
+        return "Restore it, or let another version serve by `trainyard models rollback`."
+    return f"Run with --from {step} to write it again."
 
 
 def is_from(step: str, first: str | None) -> bool:

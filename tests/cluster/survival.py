@@ -49,7 +49,7 @@ from trainyard.contract.artifacts.train import Training
 from trainyard.storage import storage
 {inspect.getsource(difference)}
 documents = [json.loads(Training.read(output).model_dump_json()) for output in sys.argv[1:]]
-folders = [storage.local(output, made_by="train") for output in sys.argv[1:]]
+folders = [storage.local(output) for output in sys.argv[1:]]
 print(json.dumps([*documents, difference(*folders)]))
 """
 

@@ -84,7 +84,7 @@ for number in range(files):
 DIGESTS = """
 import json, sys
 from trainyard.storage import storage
-print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1], "preprocess").files.items()}))
+print(json.dumps({name: each.crc32c for name, each in storage.require(sys.argv[1]).files.items()}))
 """
 
 
@@ -279,7 +279,7 @@ def test_workers_that_share_a_bucket_alone_give_the_same_bytes(flink: Flink) -> 
     flink.without_volume()
     output = f"{flink.store.uri}/store/on-flink"
     flink.preprocess("bucket", output, on_flink=True).ends()
-    files = storage.require(output, "preprocess").files
+    files = storage.require(output).files
     assert {name: file.crc32c for name, file in files.items()} == flink.digests("/runs/store/direct")
     left = storage.sizes(f"{flink.store.uri}/store")
     assert not [name for name in left if ".parts" in name], "what only the attempt needed is gone"

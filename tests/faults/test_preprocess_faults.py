@@ -75,7 +75,7 @@ def preprocess(recipe: Recipe, output: Path) -> dict[str, storage.File]:
 
     with step.recorded("preprocess", lambda: str(output)):
         step.execute(run, str(output), recipe=recipe)
-    return storage.require(str(output), "preprocess").files
+    return storage.require(str(output)).files
 
 
 def events(lines: str) -> list[dict[str, Any]]:

@@ -127,7 +127,7 @@ class Trained:
         return _vector(self._model().trainable_variables)
 
     def _model(self) -> keras.Model:
-        return keras.saving.load_model(storage.local(f"{self.root}/output", made_by="train") / "model.keras")
+        return keras.saving.load_model(storage.local(f"{self.root}/output") / "model.keras")
 
 
 @dataclass

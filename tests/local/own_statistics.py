@@ -22,7 +22,7 @@ if __name__ == "__main__":
     path, examples = sys.argv[1:]
     trains = engine.create_engine()
     trains.join()
-    folder = open_examples(str(storage.local(examples, made_by="preprocess")))
+    folder = open_examples(str(storage.local(examples)))
     data, steps = session.prepare(recipes.load(path), folder, trains, (0.0, 1.0), "float32")
     images = next(iter(steps.distributed(data.train(0))))[0]["image"].values
     moments = [(np.mean(part, axis=(0, 1, 2)), np.var(part, axis=(0, 1, 2))) for part in images]

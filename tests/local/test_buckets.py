@@ -48,15 +48,15 @@ def names(store: Store, uri: str) -> list[str]:
 
 def test_a_published_folder_is_read_back_whole_and_cached_for_the_machine(store: Store, uri: str) -> None:
     write(uri, "hello")
-    manifest = storage.require(uri, "test")
+    manifest = storage.require(uri)
     assert manifest.files["a"] == storage.File(bytes=5, crc32c="9a71bb4c")
     assert storage.committed(uri) == manifest
-    copy = storage.local(uri, "test")
+    copy = storage.local(uri)
     assert (copy / "deep" / "b").read_text() == "hello"
-    assert storage.require(str(copy), "test") == manifest
+    assert storage.require(str(copy)) == manifest
     assert storage.read(uri, "a") == b"hello" and storage.read(uri, "nothing") is None
     store.calm()
-    assert storage.local(uri, "test") == copy
+    assert storage.local(uri) == copy
     assert len(store.requests) == 1  # the marker: the copy is that of its digest
 
 
@@ -83,13 +83,13 @@ def test_a_file_is_published_as_one_object(store: Store, uri: str, tmp_path: Pat
 
 def test_a_copy_of_chosen_files_is_verified_and_never_taken_for_the_whole(store: Store, uri: str) -> None:
     write(uri, "hello")
-    part = storage.local(uri, "test", only=lambda name: name == "a")
+    part = storage.local(uri, only=lambda name: name == "a")
     assert (part / "a").read_text() == "hello" and not (part / "deep").exists()
-    assert list(storage.require(str(part), "test").files) == ["a"]
+    assert list(storage.require(str(part)).files) == ["a"]
     (part / "a").write_text("hell")
-    assert storage.local(uri, "test", only=lambda name: name == "a") == part
+    assert storage.local(uri, only=lambda name: name == "a") == part
     assert (part / "a").read_text() == "hello"
-    whole = storage.local(uri, "test")
+    whole = storage.local(uri)
     assert whole != part and (whole / "deep" / "b").read_text() == "hello"
 
 
@@ -99,7 +99,7 @@ def test_a_large_file_an_empty_one_and_names_of_any_letters_come_back(store: Sto
         (folder / "large").write_bytes(content)
         (folder / "empty").touch()
         (folder / "Zürich + %2F ?#").write_text("x")
-    copy = storage.local(uri, "test")
+    copy = storage.local(uri)
     assert (copy / "large").read_bytes() == content
     assert (copy / "empty").read_bytes() == b"" and (copy / "Zürich + %2F ?#").read_text() == "x"
 
@@ -114,8 +114,8 @@ def test_an_error_in_the_block_publishes_nothing_in_a_bucket(store: Store, uri: 
 def test_a_copy_that_was_damaged_on_this_machine_is_fetched_again(store: Store, uri: str) -> None:
     write(uri, "hello")
     for damaged in ("hell", "hellO"):
-        (storage.local(uri, "test") / "a").write_text(damaged)
-        assert (storage.local(uri, "test") / "a").read_text() == "hello"
+        (storage.local(uri) / "a").write_text(damaged)
+        assert (storage.local(uri) / "a").read_text() == "hello"
 
 
 def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store, uri: str) -> None:
@@ -124,23 +124,23 @@ def test_an_object_that_is_gone_or_changed_is_an_error_of_the_data(store: Store,
     bucket, prefix = stores.locate(uri)
     bucket.write(prefix + name, b"hellO")
     with pytest.raises(DataError, match="differs from its manifest"):
-        storage.local(uri, "test")
+        storage.local(uri)
     with pytest.raises(DataError, match=r"out/a: its content differs from its manifest.* Remove the folder"):
         storage.read(uri, "a")
     bucket.delete(prefix + name)
     with pytest.raises(DataError, match="missing, its manifest says 5"):
-        storage.require(uri, "test")
+        storage.require(uri)
     with pytest.raises(DataError, match=r"is gone .* Remove the folder"):
-        storage.local(uri, "test")
-    with pytest.raises(DataError, match="no committed output of the step 'train'"):
-        storage.local(f"{uri}-other", "train")
+        storage.local(uri)
+    with pytest.raises(DataError, match="no committed folder is there"):
+        storage.local(f"{uri}-other")
 
 
 def test_a_manifest_that_leads_out_of_its_folder_is_refused(store: Store, uri: str) -> None:
     text = '{"producer": "x", "schema_version": 1, "files": {"../../x": {"bytes": 1, "crc32c": "00000000"}}}'
     storage.write_text(f"{uri}/manifest.json", text)
     with pytest.raises(DataError, match="leads out of the folder"):
-        storage.local(uri, "test")
+        storage.local(uri)
 
 
 def test_an_object_that_is_no_document_is_refused_before_it_is_read(
@@ -176,7 +176,7 @@ def test_a_writer_killed_at_any_request_leaves_all_or_nothing(store: Store, uri:
             manifest = storage.committed(final)
             outcomes.append(manifest is not None)
             if manifest:
-                copy = storage.local(final, "test")
+                copy = storage.local(final)
                 assert (copy / "a").read_text() == (copy / "deep" / "b").read_text() == "new"
             if code == 0:
                 break
@@ -201,7 +201,7 @@ def test_a_reader_sees_the_old_folder_or_the_new_one_while_it_is_written_anew(st
     thread.start()
     while not ended.is_set():
         try:
-            copy = storage.local(uri, "test")
+            copy = storage.local(uri)
         except DataError:
             continue  # removed, and not written yet
         contents = {(copy / "a").read_text(), (copy / "deep" / "b").read_text()}
@@ -234,7 +234,7 @@ def test_of_two_publishers_one_wins_and_the_other_is_told_unless_they_agree(
     assert sorted(ends)[0] == "done"
     assert (sorted(ends)[1] == "done") == (contents[0] == contents[1])
     assert contents[0] == contents[1] or "something else is there" in sorted(ends, key=len)[1]
-    assert (storage.local(uri, "test") / "a").read_text() in contents
+    assert (storage.local(uri) / "a").read_text() in contents
 
 
 def unlucky(seed: int, share: float) -> Callable[[Request], str | None]:
@@ -249,7 +249,7 @@ def test_a_store_that_fails_a_fifth_of_all_requests_is_outlived(
     store.fault = unlucky(seed=7, share=0.2)
     for number in range(6):
         write(f"{uri}/{number}", f"content {number}")
-        assert (storage.local(f"{uri}/{number}", "test") / "a").read_text() == f"content {number}"
+        assert (storage.local(f"{uri}/{number}") / "a").read_text() == f"content {number}"
         with storage.lease(f"{uri}/{number}"):
             storage.write_text(f"{uri}/pointer", str(number))
             assert storage.read_text(f"{uri}/pointer") == str(number)
@@ -350,7 +350,7 @@ def test_folders_for_servers_lie_open_with_their_last_file_last(store: Store, ur
     store.after = lambda request: uploads.append(str(names(store, f"{uri}/"))) if request.method != "GET" else None
     write(uri, "hello", last="a")
     assert {"/a", "/deep/b", "/manifest.json"} == set(names(store, uri))
-    assert (storage.local(uri, "test") / "a").read_text() == "hello"
+    assert (storage.local(uri) / "a").read_text() == "hello"
     assert all("deep/b" in seen for seen in uploads if "'a'" in seen)
 
 
@@ -389,7 +389,7 @@ def test_an_open_folder_whose_writer_was_killed_at_any_request_holds_nothing_of_
         else:
             write_open(final, "new")
             assert set(names(store, final)) == {*names_of_open("new"), "/theirs"}
-            assert (storage.local(final, "test") / "done.json").read_text() == "new"
+            assert (storage.local(final) / "done.json").read_text() == "new"
     assert set(outcomes) == {True, False} and fatal > 10
 
 
@@ -407,7 +407,7 @@ def test_of_two_writers_of_an_open_folder_only_the_winners_files_stay(store: Sto
     with pytest.raises(InfrastructureError, match=r"something else is there \(test\)"):
         write_open(uri, "loser")
     assert set(names(store, uri)) == names_of_open("winner")
-    assert (storage.local(uri, "test") / "part-1-winner").read_text() == "winner"
+    assert (storage.local(uri) / "part-1-winner").read_text() == "winner"
     with pytest.raises(InfrastructureError, match=r"something else is there \(test\)"):
         write_open(uri, "late")
     assert set(names(store, uri)) == names_of_open("winner")
@@ -440,7 +440,7 @@ def test_what_killed_writers_of_a_published_output_left_goes_with_the_next_attem
     write(uri, "hello")
     storage.write_text(f"{uri}/.attempts/late/a", "half")
     storage.remove_abandoned(uri)
-    assert len(names(store, f"{uri}/.attempts/")) == 2 and (storage.local(uri, "test") / "a").read_text() == "hello"
+    assert len(names(store, f"{uri}/.attempts/")) == 2 and (storage.local(uri) / "a").read_text() == "hello"
 
 
 STAGING = """
@@ -485,7 +485,7 @@ def test_a_cache_that_belongs_to_somebody_else_is_not_used(
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "theirs"))
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(InfrastructureError, match="belongs to another user"):
-        storage.local(uri, "test")
+        storage.local(uri)
 
 
 def test_an_approval_in_a_bucket_publishes_what_waited_and_removes_it(uri: str) -> None:
@@ -493,7 +493,7 @@ def test_an_approval_in_a_bucket_publishes_what_waited_and_removes_it(uri: str) 
     for number in (2, 3):
         with storage.stage(f"{waiting}/{number}", "trainyard.push", last="saved_model.pb") as folder:
             (folder / "saved_model.pb").write_text(f"model {number}")
-        manifest = storage.require(f"{waiting}/{number}", "push")
+        manifest = storage.require(f"{waiting}/{number}")
         set_champion(waiting, Champion(version=number, path="", digest=version.digest(manifest), metrics={"mae": 1}))
     assert serving_version(uri, "candidate") == f"{waiting}/3" and version_numbers(uri) == []
     assert versions.approve(uri, "Ada", "good") == versions.Approved(3, f"{uri}/3", None)

@@ -299,7 +299,7 @@ def test_an_elastic_gang_of_a_program_loses_a_process_and_a_worker_and_takes_it_
     for step in range(space["STEPS"]):
         *gradient, loss = space["squares"](weights, *space["batch"](step), slice(None))
         weights, losses = space["learn"](weights, np.array(gradient)), [*losses, loss]
-    training, output = gang.training, storage.local(f"{tmp_path}/output", made_by="train")
+    training, output = gang.training, storage.local(f"{tmp_path}/output")
     np.testing.assert_allclose(json.loads((output / "files" / "weights.json").read_text()), weights, rtol=1e-9)
     told = [(epoch.step, epoch.train_loss) for epoch in training.history]
     expected = [(end, np.mean(losses[end - 60 : end])) for end in range(60, 901, 60)]

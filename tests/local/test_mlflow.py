@@ -135,8 +135,8 @@ def test_a_training_and_its_version_are_one_run_and_a_registered_version_once(
     assert "null" not in run.data.params.values()
     (tmp_path / "downloaded").mkdir()
     fetched = client.download_artifacts(run.info.run_id, "model", str(tmp_path / "downloaded"))
-    assert storage.require(fetched, "push").digest == storage.require(str(models / "1"), "push").digest
-    assert storage.local(fetched, "push") == Path(fetched)  # verifies each file
+    assert storage.require(fetched).digest == storage.require(str(models / "1")).digest
+    assert storage.local(fetched) == Path(fetched)  # verifies each file
     assert (Path(fetched) / "MLmodel").read_text() == mlflow.model_file()
 
     set_alias(str(models), "production", 1)

@@ -117,7 +117,7 @@ def pushed(root: Path, recipe: str, thresholds: dict[str, float]) -> str:
         Exports(gate=Verdict(verdict="blessed")).write(staging)
     exported = str(root / "exported")
     manifest, kept = (
-        storage.require(exported, "export"),
+        storage.require(exported),
         VersionRecord(
             recipe=parsed.model_dump(mode="json"),
             metrics={"accuracy": 0.5},
@@ -746,7 +746,7 @@ def test_a_server_gives_the_answers_of_predict_by_all_protocols_however_requests
 
 def candidate_of(version: Path, models: Path, number: int, threshold: float) -> Path:
     """Push a copy of `version` with another threshold, which waits for approval in `models`; return its folder."""
-    folder, files = models / CANDIDATE / str(number), storage.require(str(version), "push")
+    folder, files = models / CANDIDATE / str(number), storage.require(str(version))
     with storage.stage(str(folder), "trainyard.push", origin=files.origin | {"number": number}) as staging:
         for name in files.files:
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -1290,7 +1290,7 @@ def test_the_page_of_a_server_answers_in_a_browser_as_predict(table: Path, digit
 
 
 def champion_of(models: Path, number: int) -> None:
-    digest = storage.require(str(models / str(number)), "push").digest
+    digest = storage.require(str(models / str(number))).digest
     set_champion(str(models), Champion(version=number, path="", digest=digest, metrics={}))
 
 

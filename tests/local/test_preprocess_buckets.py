@@ -77,7 +77,7 @@ def test_a_bucket_gives_the_same_files_as_a_folder(data, source, filled, folder,
     if not Path(local).exists():
         preprocess(recipe(data, folder / source), Path(local))
     remote = preprocess(recipe(data, f"{filled}/{source}"), tmp_path / "remote")
-    here, there = (storage.require(output, "preprocess").files for output in (local, remote))
+    here, there = (storage.require(output).files for output in (local, remote))
     # TensorFlow numbers the functions of a graph by how many the process traced before.
     assert {name for name in here if here[name] != there.get(name)} <= {"transform/transform_fn/saved_model.pb"}
     assert here.keys() == there.keys()

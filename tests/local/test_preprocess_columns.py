@@ -385,7 +385,7 @@ def test_a_file_in_pieces_gives_the_bytes_of_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_rows, "_MOST_BYTES", 2000)
     assert len(csv_rows.csv_pieces(TableFile(str(table), "a", table.stat().st_size))) > 5
     cut = preprocess(recipe(table), tmp_path / "cut" / "examples")
-    assert storage.require(cut, "preprocess").files == storage.require(whole, "preprocess").files
+    assert storage.require(cut).files == storage.require(whole).files
 
 
 def test_the_program_gives_the_bytes_of_another_process_and_exit_code_10_on_bad_data(tmp_path):
@@ -405,7 +405,7 @@ def test_the_program_gives_the_bytes_of_another_process_and_exit_code_10_on_bad_
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 10], errors
     good = storage.committed(str(tmp_path / "good" / "examples"))
-    assert good is not None and good.files == storage.require(here, "preprocess").files
+    assert good is not None and good.files == storage.require(here).files
     assert "20 of 60 records are bad (33.33%): mistyped_value 20" in errors[1]
     assert '"progress", "done": 1, "total": 1, "unit": "files", "records": 200, "peak_mib":' in errors[0]
     assert '"progress", "done": 200, "total": 200, "unit": "examples", "peak_mib":' in errors[0]

@@ -42,7 +42,7 @@ def preprocess(recipe: Recipe, output: str, beam_options: str = "") -> dict[str,
 
     with step.recorded("preprocess", lambda: output):
         step.execute(run, output, recipe=recipe, beam_options=beam_options)
-    return storage.require(output, "preprocess").files
+    return storage.require(output).files
 
 
 @pytest.fixture
@@ -133,4 +133,4 @@ def test_a_killed_step_goes_on_from_what_its_workers_left_in_the_bucket_to_the_f
     # In a process of its own too: TensorFlow names parts of a graph by what the process traced before.
     alone = [sys.executable, "-m", "trainyard.steps", "preprocess", recipe, f"--output={tmp_path}/examples"]
     subprocess.run(alone, check=True, stderr=subprocess.DEVNULL)
-    assert storage.require(f"{tmp_path}/examples", "preprocess").files == files
+    assert storage.require(f"{tmp_path}/examples").files == files

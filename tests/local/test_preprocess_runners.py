@@ -25,7 +25,7 @@ def preprocess(output: Path, beam_options: str) -> dict[str, storage.File]:
 
     with storage.stage(str(output), "trainyard.preprocess") as folder:
         run(recipes.load("digits"), folder, beam_options)
-    return storage.require(str(output), "preprocess").files
+    return storage.require(str(output)).files
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_prism_writes_the_same_shards_and_is_gone_afterwards(tmp_path):
             f"--output={tmp_path / name}",
         ]
         subprocess.run([*step, f"--beam-options={options}"], check=True)
-        outputs[name] = storage.require(str(tmp_path / name), "preprocess").files
+        outputs[name] = storage.require(str(tmp_path / name)).files
     direct, prism = outputs["direct"], outputs["prism"]
     # TensorFlow numbers the functions of a graph by how many the process traced before.
     assert {name for name in direct if direct[name] != prism.get(name)} <= {"transform/transform_fn/saved_model.pb"}

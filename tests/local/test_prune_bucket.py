@@ -24,6 +24,6 @@ def test_old_runs_and_their_outputs_go_from_a_bucket_and_the_rest_can_be_read(st
     kept.prune(keep=1)
     assert storage.read_text(attempt) is None and kept.plan(keep=1) == []
     for name in (*kept.outputs(1), *kept.outputs(3)):
-        assert storage.require(kept.uri(name), "test").files
+        assert storage.require(kept.uri(name)).files
     with storage.lease(kept.uri("train/2222")):
         pass

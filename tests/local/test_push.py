@@ -86,7 +86,7 @@ def test_a_push_lays_the_model_out_as_a_server_expects_and_points_the_champion_a
         "assets.extra/model_int8.tflite",
         "assets.extra/vocabularies/city",
     }
-    assert model_digest(storage.require(str(version), "push")) == pushed.digest
+    assert model_digest(storage.require(str(version))) == pushed.digest
     assert "| accuracy | 0.9800 |" in (version / "README.md").read_text()
     pointer = json.loads((destination / "champion.json").read_text())
     assert len(pointer.pop("checksum")) == 64
@@ -338,7 +338,7 @@ def test_pushes_at_one_time_take_turns_and_each_gets_a_version_of_its_own(
     version_numbers = sorted(int(process.communicate(timeout=300)[0]) for process in running)
     assert version_numbers == [1, 2, 3, 4]
     for version in version_numbers:
-        storage.require(str(destination / str(version)), "push")
+        storage.require(str(destination / str(version)))
     best = champion(str(destination))
     assert best is not None and best.version == 4
 

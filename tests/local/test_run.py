@@ -269,7 +269,7 @@ def test_a_disk_that_is_full_is_named_and_nothing_half_written_is_left(
             assert failed["exit_code"] == 40 and "the disk is full" in failed["failure"]
             assert "the disk is full" in trainyard("explain", *arguments).stdout
         for manifest in small.glob("digits/*/*/manifest.json"):
-            storage.require(str(manifest.parent), "the step")
+            storage.require(str(manifest.parent))
         (small / "ballast").unlink()
         trainyard("run", "digits", *arguments)
     finally:

@@ -66,7 +66,7 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     index = storage.read_text(f"{version.partition('/digits/')[0]}/index.html") or ""
     assert "digits@3" in index and f'"digits/runs/{folder.rpartition("/")[2]}/report.html"' in index
     assert (restored.version, restored.restored, versions["3"].serves) == (3, 1, True)
-    copies = [storage.require(item.folder, "push") for item in (versions["1"], versions["3"])]
+    copies = [storage.require(item.folder) for item in (versions["1"], versions["3"])]
     assert copies[0] == copies[1] and versions["3"].record.fingerprint == first["data"]["fingerprint"]
     assert (
         versions.alias("canary", "2").metric == versions["2"].metric != "" and versions["3"].report == first["report"]

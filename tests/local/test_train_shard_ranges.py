@@ -111,10 +111,10 @@ def test_the_evaluation_holds_each_example_once_over_the_gang(
 def test_a_worker_fetches_the_shards_that_it_reads_and_no_others(store: Store, tmp_path: Path) -> None:
     uri = train_folders.numbers(f"{store.uri}/{tmp_path.name}/examples", [16] * 4)
     needed = training_input.needed_files(recipe(16), uri, Rank(1, 2))
-    copy = str(storage.local(uri, "preprocess", only=needed))
+    copy = str(storage.local(uri, only=needed))
     read = {"train": [2, 3], "eval": [2, 3], "test": []}
     expected = [f"examples/{split}-{n:05}-of-00004.tfrecord" for split, own in read.items() for n in own]
-    assert sorted(storage.require(copy, "preprocess").files) == sorted([*expected, "examples.json"])
+    assert sorted(storage.require(copy).files) == sorted([*expected, "examples.json"])
     folder = open_examples(copy)
     data = Input(recipe(16), folder, None, LocalReplicas(4, 2, 2))
     assert {int(label) // 16 for _, labels, _ in data.train(0) for label in labels} == {2, 3}

@@ -34,9 +34,9 @@ def fed(uri: str, batch: int = BATCH, epochs: int = 2) -> Iterator[Input]:
     """Give the input of a training alone on the examples in the bucket."""
     alone, settings = Rank(0, 1), recipe(batch, epochs=epochs)
     names = training_input.streamed_files(settings, uri, alone)
-    stream = storage.stream(uri, "preprocess", names)
+    stream = storage.stream(uri, names)
     assert stream is not None
-    folder = str(storage.local(uri, "preprocess", training_input.needed_files(settings, uri, alone, streamed=True)))
+    folder = str(storage.local(uri, only=training_input.needed_files(settings, uri, alone, streamed=True)))
     feed = Feed(stream, folder)
     with stream, feed.errors(lambda: None):
         yield Input(settings, open_examples(folder), None, feed=feed)
@@ -84,7 +84,7 @@ def test_the_first_batch_comes_before_the_last_shard(store: Store, uri: str) -> 
         assert not late and len(asked) < 48
         released.set()
         rest = [list(batch[1].numpy()) for batch in batches]
-    local = open_examples(str(storage.local(uri, "preprocess")))
+    local = open_examples(str(storage.local(uri)))
     assert [list(first), *rest] == labels(Input(recipe(BATCH), local, None))
 
 
@@ -97,7 +97,7 @@ def test_a_run_that_goes_on_in_the_middle_sees_what_it_would_have_seen(uri: str)
 
 @GS
 def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = storage.require(uri, "preprocess").files
+    files = storage.require(uri).files
     shard = max(file.bytes for name, file in files.items() if name.endswith(".tfrecord"))
     with fed(uri, epochs=4) as data:
         assert data.feed is not None
@@ -108,7 +108,7 @@ def test_the_bound_holds_and_shards_come_again(uri: str, monkeypatch: pytest.Mon
             batches.append([int(label) for label in batch])
             assert in_cache() <= bound
         assert data.feed.progress()["shards_fetched"] > data.feed.progress()["shards"] == 48
-    local = open_examples(str(storage.local(uri, "preprocess")))
+    local = open_examples(str(storage.local(uri)))
     assert batches == labels(Input(recipe(BATCH, epochs=4), local, None))
 
 

@@ -205,7 +205,7 @@ def test_of_an_output_that_is_a_link_the_link_is_removed_and_not_what_it_leads_t
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     storage.remove(str(tmp_path / "out"))
     assert storage.committed(str(tmp_path / "out")) is None
-    storage.require(str(tmp_path / "elsewhere"), "train")
+    storage.require(str(tmp_path / "elsewhere"))
 
 
 def test_an_output_that_vanishes_while_it_is_written_is_told_so(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_file_system_that_locks_no_file_refuses_the_lease_in_a_sentence_and_ma
         pass
     with storage.reading(str(tmp_path / "out")), storage.stage(str(tmp_path / "out"), "x") as folder:
         (folder / "model").touch()
-    storage.require(str(tmp_path / "out"), "train")
+    storage.require(str(tmp_path / "out"))
 
 
 def test_a_cache_on_a_file_system_without_locks_names_its_variable(
@@ -278,4 +278,4 @@ def test_a_file_system_that_flushes_no_folders_takes_an_output(tmp_path: Path, m
     monkeypatch.setattr(os, "fsync", flush_file)
     with storage.stage(str(tmp_path / "out"), "x") as folder:
         (folder / "model").touch()
-    storage.require(str(tmp_path / "out"), "train")
+    storage.require(str(tmp_path / "out"))

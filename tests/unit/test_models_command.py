@@ -116,7 +116,7 @@ def test_an_export_is_a_verified_copy_in_a_new_folder_or_nothing(models: Path) -
     assert done.exit_code == 0 and re.fullmatch(r"✓ digits@1 is in out/copy: 7 files, \d KiB\n", done.stderr)
     copied, source = storage.committed("out/copy"), storage.committed(str(models / "1"))
     assert copied == source and copied is not None and source is not None and copied.origin == source.origin
-    assert storage.local("out/copy", "push") == Path("out/copy") and open_model("out/copy").folder == "out/copy"
+    assert storage.local("out/copy") == Path("out/copy") and open_model("out/copy").folder == "out/copy"
     shown = invoke("show", "out/copy").stdout
     assert "1 of digits" in shown and "serves" not in shown and "1 of digits" in invoke("show", "out/copy/").stdout
     assert find_one("out/copy", "local").diff(find_one("digits@1", "local")).settings == []

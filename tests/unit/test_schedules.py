@@ -259,7 +259,7 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     with storage.stage(exported, producer="test") as folder:
         Exports(gate=BLESSED).write(folder)
     assert due(always) == left
-    digest = content(storage.require(exported, "export")).digest
+    digest = content(storage.require(exported)).digest
     pushed_again = keys.output_uri(root, recipe, "push", "any", exported)
     with storage.stage(pushed_again, producer="test") as folder:
         Pushed(path="2", version=2, digest=digest, already=False).write(folder)
@@ -290,7 +290,7 @@ def test_a_model_with_thresholds_that_was_pushed_beside_an_earlier_champion_is_n
     with storage.stage(exported, producer="test", origin=made_from) as folder:
         Exports(gate=BLESSED, thresholds={"3": 0.25}).write(folder)
     assert run(Pipeline(root, recipe), When(new_data=True), NOW)[0], "it was not pushed"
-    digest = content(storage.require(exported, "export")).digest
+    digest = content(storage.require(exported)).digest
     with storage.stage(keys.output_uri(root, recipe, "push", "any", exported), producer="test") as folder:
         Pushed(path="2", version=2, digest=digest, already=False).write(folder)
     set_champion(str(models), Champion(version=1, path="1", digest="of another", metrics={}))

@@ -15,6 +15,7 @@ import requests
 from botocore.exceptions import EndpointConnectionError
 
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
+from trainyard.graph import remedy
 from trainyard.storage import storage
 from trainyard.storage.buckets import objects
 
@@ -49,7 +50,7 @@ def write(final: Path, content: str) -> None:
 
 def test_a_published_folder_holds_its_files_and_their_checksums(tmp_path: Path) -> None:
     write(tmp_path / "out", "hello")
-    manifest = storage.require(str(tmp_path / "out"), "test")
+    manifest = storage.require(str(tmp_path / "out"))
     # CRC32C of b"hello" by the Castagnoli polynomial, base of RFC 3720's check.
     assert manifest.files == {"a": storage.File(bytes=5, crc32c="9a71bb4c")}
     assert not list((tmp_path / ".staging").iterdir())
@@ -71,7 +72,7 @@ def test_a_writer_killed_at_any_of_its_writes_leaves_all_or_nothing(tmp_path: Pa
         manifest = storage.committed(str(final))
         outcomes.append(manifest is not None)
         if manifest:
-            storage.require(str(final), "test")
+            storage.require(str(final))
             assert (final / "deep" / "b").read_text() == "new b"
         else:
             assert not final.exists()
@@ -90,7 +91,7 @@ def test_an_output_whose_removal_was_killed_at_any_point_is_whole_or_can_be_writ
         storage.remove_abandoned(str(final))
         if storage.committed(str(final)) is None:
             write(final, "new")
-        storage.require(str(final), "test")
+        storage.require(str(final))
         assert not list((final.parent / ".staging").iterdir())
         if code == 0:
             break
@@ -101,7 +102,7 @@ def test_a_writer_that_lost_the_race_with_equal_content_succeeds(tmp_path: Path)
     with storage.stage(str(tmp_path / "out"), "test") as folder:
         (folder / "a").write_text("same")
         write(tmp_path / "out", "same")
-    storage.require(str(tmp_path / "out"), "test")
+    storage.require(str(tmp_path / "out"))
 
 
 def test_a_writer_that_lost_the_race_with_other_content_is_told(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_file_cut_after_publishing_is_found(tmp_path: Path) -> None:
     write(tmp_path / "out", "hello")
     (tmp_path / "out" / "a").write_text("hell")
     with pytest.raises(DataError, match="4 bytes, its manifest says 5 bytes"):
-        storage.require(str(tmp_path / "out"), "test")
+        storage.require(str(tmp_path / "out"))
 
 
 def test_a_byte_that_changed_after_publishing_is_found_by_every_reader(tmp_path: Path) -> None:
@@ -125,10 +126,11 @@ def test_a_byte_that_changed_after_publishing_is_found_by_every_reader(tmp_path:
         (folder / "evaluation.json").write_text("hello")
         (folder / "examples.tfrecord").write_text("hello")
     (tmp_path / "out" / "examples.tfrecord").write_text("hellO")  # its records have checksums of their own
-    assert storage.local(out, "evaluate") == tmp_path / "out"
+    assert storage.local(out) == tmp_path / "out"
     (tmp_path / "out" / "evaluation.json").write_text("hellO")
-    changed = r"out/evaluation\.json: its content differs .* after evaluate had written it\. Run with --from evaluate"
-    for reader in (lambda: storage.local(out, "evaluate"), lambda: storage.read(out, "evaluation.json")):
+    advice = "Restore it."
+    changed = r"out/evaluation\.json: its content differs .* after trainyard\.evaluate had written it\. Restore it\."
+    for reader in (lambda: storage.local(out, advice), lambda: storage.read(out, "evaluation.json", advice)):
         with pytest.raises(DataError, match=changed):
             reader()
     assert storage.read(out, "not listed") is None
@@ -281,11 +283,11 @@ def test_writers_that_begin_while_what_is_abandoned_is_removed_are_left_alone(tm
 
 def test_a_committed_folder_is_had_locally_only_when_it_is_whole(tmp_path: Path) -> None:
     write(tmp_path / "out", "hello")
-    assert (storage.local(str(tmp_path / "out"), "test") / "a").read_text() == "hello"
-    with pytest.raises(DataError, match="Run with --from train"):
-        storage.local(str(tmp_path / "missing"), "train")
-    with pytest.raises(DataError, match=r"no committed folder of upload\. Remove the folder"):  # no step writes it
-        storage.local(str(tmp_path / "missing"), "upload")
+    assert (storage.local(str(tmp_path / "out")) / "a").read_text() == "hello"
+    with pytest.raises(DataError, match=r"missing: no committed folder is there\. Run with --from train to write"):
+        storage.local(str(tmp_path / "missing"), remedy("train"))
+    with pytest.raises(DataError, match=r"no committed folder is there\. Remove the folder"):  # no step writes it
+        storage.local(str(tmp_path / "missing"))
 
 
 def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_second_upload_sends_nothing(tmp_path: Path, volume: Volume) -> None:
     before = volume.sent
     uploads.store(upload)
     assert volume.sent == before > 0
-    manifest = storage.folders.require(upload.folder, uploads.PRODUCER)
+    manifest = storage.folders.require(upload.folder, storage.ADVICE)
     assert manifest.files == upload.files and manifest.origin["path"] == str(tmp_path / "data")
 
 

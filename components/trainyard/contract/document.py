@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainyard.errors import DataError
+from trainyard.graph import remedy
 from trainyard.storage import storage
 
 Split = Literal["train", "eval", "test"]
@@ -24,14 +25,14 @@ class Document(FrozenModel):
     """A JSON file with a fixed name in a folder. made_by: the step whose output it describes, if it is that."""
 
     file: ClassVar[str]
-    made_by: ClassVar[str]
+    made_by: ClassVar[str] = ""
 
     @classmethod
     def read(cls, folder: str) -> Self:
         """Return the document of the committed `folder`; raises `DataError` if there is none of this version."""
-        content = storage.read(folder, cls.file)
+        made_by = cls.made_by
+        content = storage.read(folder, cls.file, remedy(made_by) if made_by else storage.ADVICE)
         if content is None:
-            made_by = getattr(cls, "made_by", "")
             step, advice = (made_by, f"Run with --from {made_by}.") if made_by else ("step that writes one", "")
             raise DataError(
                 f"{folder}: no {cls.file}, so it is no output of {step}, or the file was deleted. {advice}".rstrip()

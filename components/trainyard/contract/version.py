@@ -17,7 +17,7 @@ from trainyard.contract.artifacts.push import VersionRecord
 from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
-from trainyard.graph import producer
+from trainyard.graph import producer, remedy
 from trainyard.spec import archive
 from trainyard.storage import manifest, storage
 from trainyard.storage.storage import Manifest
@@ -57,7 +57,7 @@ _REMOVE = "Remove it; the next push or `trainyard models rollback` writes it aga
 
 def names(folder: str, file: str) -> list[str] | None:
     """Return the lines of `file` in a committed `folder`: labels, targets or a vocabulary; None if it has none."""
-    content = storage.read(folder, file)
+    content = storage.read(folder, file, remedy("push"))
     return None if content is None else manifest.text(content, f"{folder}/{file}").split("\n")[:-1]
 
 
@@ -67,7 +67,7 @@ def thresholds(folder: str) -> dict[str, float]:
     Raises `DataError` if its document is damaged.
     """
     name = f"{EXTRA}/{PREPROCESSING}"
-    content = storage.read(folder, name)
+    content = storage.read(folder, name, remedy("push"))
     try:
         return _Decided.model_validate_json(content).thresholds if content else {}
     except ValidationError as error:
@@ -166,7 +166,7 @@ def champion(destination: str) -> Champion | None:
 def version_statistics(folder: str) -> Statistics | None:
     """Return the statistics that the version in `folder` holds, or None. Raises `DataError` if they are damaged."""
     name = f"{EXTRA}/{Statistics.file}"
-    content = storage.read(folder, name)
+    content = storage.read(folder, name, remedy("push"))
     try:
         return None if content is None else Statistics.model_validate_json(content)
     except ValidationError as error:

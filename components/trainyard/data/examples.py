@@ -17,6 +17,7 @@ from trainyard.contract.artifacts.preprocess import WEIGHT, Examples
 from trainyard.contract.document import Split
 from trainyard.data.images import decode_image, decode_pixels, encode_pixels
 from trainyard.errors import DataError, TransientError
+from trainyard.graph import remedy
 from trainyard.storage import cache, damage, storage
 
 _DTYPES = {"float32": tf.float32, "int64": tf.int64, "string": tf.string}
@@ -36,7 +37,7 @@ def open_examples(uri: str) -> ExampleFolder:
 
     What is wrong in a shard shows when it is read, within `reading`.
     """
-    return ExampleFolder(str(storage.local(uri, "preprocess")))
+    return ExampleFolder(str(storage.local(uri, remedy("preprocess"))))
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def reading(uri: str) -> Iterator[None]:
             ) from error
         raise
     except tf.errors.DataLossError as error:
-        manifest, folder = storage.require(uri, "preprocess"), Path(uri)
+        manifest, folder = storage.require(uri, remedy("preprocess")), Path(uri)
         damaged = [name for name, file in manifest.files.items() if storage.measure(folder / name) != file]
         if cache.discard(folder):
             raise TransientError(
@@ -62,7 +63,7 @@ def reading(uri: str) -> Iterator[None]:
                 "Run the same command again: it is fetched again."
             ) from error
         if damaged:
-            raise damage.changed(manifest, damaged[0], uri) from error
+            raise damage.changed(manifest, damaged[0], uri, remedy("preprocess")) from error
         raise DataError(
             f"{uri}: a shard was written damaged ({error.message.splitlines()[0]}). Run with --from preprocess."
         ) from error

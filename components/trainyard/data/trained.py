@@ -25,7 +25,7 @@ from trainyard.contract.version import EXTRA
 from trainyard.data.examples import Tensors as Tensors
 from trainyard.data.skeleton import skeleton
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.graph import producer
+from trainyard.graph import producer, remedy
 from trainyard.spec.gates import Task
 from trainyard.storage import storage
 
@@ -67,8 +67,8 @@ def load(uri: str) -> keras.Model:
     Raises `DataError` if the file is not the one the step wrote, `ConfigurationError` if it holds a Lambda layer
     or a class of somebody's own: such code would travel with the model and is not run here.
     """
-    manifest = storage.require(uri, "train")
-    path = storage.local(uri, "train") / FILE
+    manifest = storage.require(uri, remedy("train"))
+    path = storage.local(uri, remedy("train")) / FILE
     if manifest.producer != PRODUCER or FILE not in manifest.files:
         raise DataError(
             f"{path}: not listed by a manifest of {PRODUCER} (producer '{manifest.producer}'). "
@@ -83,8 +83,8 @@ def load_pushed(folder: str) -> keras.Model:
     Raises `ConfigurationError` if it was not exported with the version, `DataError` if it is not the file that was
     pushed, and as `load_file`.
     """
-    manifest, name = storage.require(folder, "push"), f"{EXTRA}/{FILE}"
-    path = storage.local(folder, "push") / name
+    manifest, name = storage.require(folder, remedy("push")), f"{EXTRA}/{FILE}"
+    path = storage.local(folder, remedy("push")) / name
     if manifest.producer != version.PRODUCER or name not in manifest.files:
         raise ConfigurationError(
             f"{path}: no model that Trainyard pushed. Add keras to export.formats and push a model with it first."

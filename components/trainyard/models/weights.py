@@ -215,7 +215,7 @@ def _fetch(uri: str, cache: Path) -> None:
         manifest = storage.committed(uri)
         if manifest is None or all((cache / name).exists() for name in manifest.files):
             return
-        folder = storage.local(uri, made_by="train")
+        folder = storage.local(uri)
         with os_errors(cache):
             for name in manifest.files:
                 partial = cache / f".{name}.{os.getpid()}"

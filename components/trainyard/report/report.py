@@ -25,6 +25,7 @@ from trainyard.contract.gang import training_needs
 from trainyard.contract.statistics.drift import FeatureStatistics, Histogram, Statistics
 from trainyard.contract.time_to_accuracy import time_to_accuracy
 from trainyard.errors import TrainyardError
+from trainyard.graph import remedy
 from trainyard.report import plots
 from trainyard.report.outputs import Outputs
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, METRIC_LABELS, METRIC_SPECS, METRIC_TITLES, MetricSpec
@@ -136,7 +137,7 @@ def _quarantined(folders: dict[str, str], *, samples: bool) -> list[dict[str, st
     """Return the first records; samples: with a cell's content even if one row alone has it (see `is_common`)."""
     if "preprocess" not in folders:
         return []
-    text = (storage.read(folders["preprocess"], "quarantine.jsonl") or b"").decode()
+    text = (storage.read(folders["preprocess"], "quarantine.jsonl", remedy("preprocess")) or b"").decode()
     lines = [line for line in text.split("\n") if line]
     records = [json.loads(line) for line in lines[:QUARANTINE_ROWS]]
     quoting = {record["detail"] for record in records if record["reason"] in _QUOTING and not samples}
@@ -151,7 +152,7 @@ def _mistakes(shown: Sequence[Mistake], folders: dict[str, str]) -> list[dict[st
     for mistake in shown:
         source = None
         if mistake.image is not None:
-            content = storage.read(folders["evaluate"], mistake.image) or b""
+            content = storage.read(folders["evaluate"], mistake.image, remedy("evaluate")) or b""
             source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
         mistakes.append({"champion": mistake.champion, **mistake.model_dump(), "source": source})
     return mistakes
@@ -223,7 +224,7 @@ class ColumnSummary:
 
 def summaries(folder: str | None) -> list[ColumnSummary]:
     """Return the columns counted in the preprocess output `folder`; empty without one."""
-    if folder is None or storage.read(folder, Statistics.file) is None:
+    if folder is None or storage.read(folder, Statistics.file, remedy("preprocess")) is None:
         return []
     features = Statistics.read(folder).features
     return [_summary(name, splits["train"]) for name, splits in features.items() if "train" in splits]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec.packages import Wheel, Wheels
-from trainyard.storage import cache, storage, uploads
+from trainyard.storage import cache, storage
 from trainyard.uris import is_bucket
 
 _CHUNK_BYTES = 1 << 20
@@ -65,7 +65,7 @@ def _local(name: str, wheel: Wheel) -> Path:
     place = wheel.location
     folder = place.rpartition("/")[0]
     if is_bucket(place) and storage.committed(folder) is not None:
-        folder = str(storage.local(folder, made_by=uploads.PRODUCER))
+        folder = str(storage.local(folder))
     path = Path(folder) / name
     if not (found := cache.digest_of(path)):
         raise DataError(f"packages: {place}: the wheel is not there. Start the run from the recipe's file.")

@@ -21,7 +21,7 @@ from trainyard.contract import keys
 from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
 from trainyard.escape import one_line
-from trainyard.graph import ARGUMENTS, STEPS, producer
+from trainyard.graph import ARGUMENTS, STEPS, producer, remedy
 from trainyard.process.signals import Terminated, handle_sigint, handle_sigterm, map_signals
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
@@ -102,7 +102,7 @@ def drop_checkpoints(model: str) -> None:
 def local_input(name: str, value: Any) -> Any:
     """Return the local copy of an input in a bucket, and every other argument unchanged."""
     if name in ARGUMENTS and storage.is_bucket(value):
-        return str(storage.local(value, made_by=ARGUMENTS[name]))
+        return str(storage.local(value, remedy(ARGUMENTS[name])))
     return value
 
 

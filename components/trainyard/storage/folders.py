@@ -31,27 +31,29 @@ def committed(uri: str) -> Manifest | None:
     return None if content is None else manifests.parse(content, str(path))[0]
 
 
-def require(uri: str, made_by: str) -> Manifest:
+def require(uri: str, advice: str) -> Manifest:
     manifest = committed(uri)
     if manifest is None:
-        raise damage.missing(uri, made_by)
+        raise damage.missing(uri, advice)
     paths = {name: Path(uri) / name for name in manifest.files}
     sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-    damage.require_sizes(manifest, sizes, uri, made_by)
+    damage.require_sizes(manifest, sizes, uri, advice)
     return manifest
 
 
-def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
+def local(uri: str, advice: str, only: Callable[[str], bool] | None = None) -> Path:
     with os_errors(Path(uri), "read"):
-        damage.require_unchanged(require(uri, made_by), Path(uri), only)
+        damage.require_unchanged(require(uri, advice), Path(uri), advice, only)
     return Path(uri)
 
 
-def read(folder: str, name: str) -> bytes | None:
+def read(folder: str, name: str, advice: str) -> bytes | None:
     manifest = committed(folder)
     size = manifest.files[name].bytes if manifest and name in manifest.files else 0
     content = _content(Path(folder) / name, manifests.max_bytes(name, size))
-    return content if content is None or manifest is None else damage.verified(content, manifest, name, folder)
+    if content is None or manifest is None:
+        return content
+    return damage.verified(content, manifest, name, folder, advice)
 
 
 def read_bytes(uri: str, limit: int) -> bytes | None:

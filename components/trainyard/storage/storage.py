@@ -17,11 +17,13 @@ from trainyard.errors import ConfigurationError
 from trainyard.storage import folders, volume_copies
 from trainyard.storage.buckets import bucket_folders, stores
 from trainyard.storage.buckets.objects import deadline
+from trainyard.storage.damage import ADVICE
 from trainyard.storage.file_stream import FileStream
 from trainyard.storage.manifest import ATTEMPTS, MANIFEST, File, Manifest, adopt, measure
 from trainyard.uris import BUCKETS, is_bucket, scheme
 
 __all__ = [
+    "ADVICE",
     "MANIFEST",
     "File",
     "FileStream",
@@ -40,9 +42,9 @@ class _Backend(Protocol):
     """The operations of both `folders` and `bucket_folders`."""
 
     def committed(self, uri: str) -> Manifest | None: ...
-    def require(self, uri: str, made_by: str) -> Manifest: ...
-    def local(self, uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path: ...
-    def read(self, folder: str, name: str) -> bytes | None: ...
+    def require(self, uri: str, advice: str) -> Manifest: ...
+    def local(self, uri: str, advice: str, only: Callable[[str], bool] | None = None) -> Path: ...
+    def read(self, folder: str, name: str, advice: str) -> bytes | None: ...
     def read_bytes(self, uri: str, limit: int) -> bytes | None: ...
     def children(self, uri: str) -> list[str]: ...
     def sizes(self, uri: str) -> dict[str, int]: ...
@@ -70,15 +72,16 @@ def committed(uri: str) -> Manifest | None:
     return _backend(uri).committed(uri)
 
 
-def require(uri: str, made_by: str) -> Manifest:
-    """Return the manifest of the committed folder at `uri`; `made_by` names the step that writes it.
+def require(uri: str, advice: str = ADVICE) -> Manifest:
+    """Return the manifest of the committed folder at `uri`.
 
-    Checks that every file exists with its size. Raises `DataError` if the folder or a file is missing or truncated.
+    Checks that every file exists with its size. Raises `DataError` with `advice` if the folder or a file is missing or
+    truncated.
     """
-    return _backend(uri).require(uri, made_by)
+    return _backend(uri).require(uri, advice)
 
 
-def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
+def local(uri: str, advice: str = ADVICE, only: Callable[[str], bool] | None = None) -> Path:
     """Return a local, read-only folder with the files and the manifest of the committed folder at `uri`.
 
     It is the folder itself, checked as by `require`, or a copy of a bucket's. The CRC32C of every file is verified,
@@ -87,10 +90,10 @@ def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> 
     temporary folder) for all processes of the machine. They are removed only above TRAINYARD_CACHE_SIZE, and never
     while a process that opened them runs.
     """
-    return _backend(uri).local(uri, made_by, only)
+    return _backend(uri).local(uri, advice, only)
 
 
-def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
+def stream(uri: str, names: Collection[str], advice: str = ADVICE) -> FileStream | None:
     """Return a stream of the files `names` of the committed folder at `uri`, each verified when fetched.
 
     None if the folder is local or complete in the cache. Files stay in TRAINYARD_CACHE for all processes of the
@@ -98,15 +101,15 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
     """
     if not is_bucket(uri):
         return None
-    return bucket_folders.stream(uri, made_by, names)
+    return bucket_folders.stream(uri, advice, names)
 
 
-def read(folder: str, name: str) -> bytes | None:
+def read(folder: str, name: str, advice: str = ADVICE) -> bytes | None:
     """Return the content of the file `name` of the committed `folder`, None if it is missing.
 
     Raises `DataError` if it differs from its manifest.
     """
-    return _backend(folder).read(folder, name)
+    return _backend(folder).read(folder, name, advice)
 
 
 def read_bytes(uri: str, limit: int) -> bytes | None:

@@ -60,19 +60,19 @@ class VolumeCopies:
         """Return the manifest of a committed folder."""
         return folders.committed(str(self._reader.file(f"{uri}/{MANIFEST}").parent))
 
-    def require(self, uri: str, made_by: str) -> Manifest:
+    def require(self, uri: str, advice: str) -> Manifest:
         """Return the manifest of a committed folder whose files are all there."""
-        return folders.require(str(self._reader.folder(uri)), made_by)
+        return folders.require(str(self._reader.folder(uri)), advice)
 
-    def local(self, uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
+    def local(self, uri: str, advice: str, only: Callable[[str], bool] | None = None) -> Path:
         """Return a local copy of a committed folder."""
-        return folders.local(str(self._reader.folder(uri)), made_by, only)
+        return folders.local(str(self._reader.folder(uri)), advice, only)
 
-    def read(self, folder: str, name: str) -> bytes | None:
+    def read(self, folder: str, name: str, advice: str) -> bytes | None:
         """Return a file of a committed folder, checked by its manifest."""
         self._reader.file(f"{folder}/{MANIFEST}")
         copy = self._reader.file(f"{folder}/{name}")
-        return folders.read(str(copy).removesuffix(f"/{name}"), name)
+        return folders.read(str(copy).removesuffix(f"/{name}"), name, advice)
 
     def read_bytes(self, uri: str, limit: int) -> bytes | None:
         """Return the content of a file."""

@@ -26,6 +26,7 @@ from trainyard.contract.pushed_versions import (
 )
 from trainyard.contract.version import PRODUCER
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import remedy
 from trainyard.measured import interval_text
 from trainyard.report import index, notify
 from trainyard.spec.notify import Notify
@@ -74,14 +75,14 @@ class Version(PushedVersion):
         missing or changed, `ConfigurationError` if `folder` cannot take it.
         """
         target = _new_folder(os.fspath(folder))
-        source, files = storage.local(self.folder, "push"), storage.require(self.folder, "push")
+        source, files = storage.local(self.folder, remedy("push")), storage.require(self.folder, remedy("push"))
         try:
             with storage.stage(str(target), PRODUCER, origin=files.origin) as staging:
                 for name in files.files:
                     (staging / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(source / name, staging / name)
                     if storage.measure(staging / name) != files.files[name]:
-                        raise damage.changed(files, name, self.folder)
+                        raise damage.changed(files, name, self.folder, remedy("push"))
         finally:
             with suppress(OSError):  # another writer uses it
                 (target.parent / STAGING).rmdir()

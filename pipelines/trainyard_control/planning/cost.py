@@ -17,6 +17,7 @@ import trainyard.models
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.contract.epochs import TRAINING_PASSES, backbone_share, operations, pixel_share
 from trainyard.errors import ConfigurationError
+from trainyard.graph import remedy
 from trainyard.process.child_process import ProgramFailed, program_output
 from trainyard.spec import code, plain_yaml
 from trainyard.spec.networks import TREES
@@ -157,7 +158,8 @@ def _built(recipe: Recipe, features: str, classes: int, failure: str) -> str:
 
 
 def _teacher(version: str) -> ExampleCost:
-    key = hashlib.sha256(f"{_COUNTS}\0{storage.require(version, 'push').digest}".encode()).hexdigest()[:24]
+    digest = storage.require(version, remedy("push")).digest
+    key = hashlib.sha256(f"{_COUNTS}\0{digest}".encode()).hexdigest()[:24]
     return _remembered(key, "the teacher", lambda: _measured([version], f"train.teacher: {version}: cannot be loaded"))
 
 

@@ -13,6 +13,7 @@ from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.artifacts.train import Epoch, Training
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError
+from trainyard.graph import remedy
 from trainyard.measured import metric_text
 from trainyard.report.local_runs import LocalRunView
 from trainyard.report.pages import in_iframe
@@ -215,7 +216,7 @@ def export_rows(exports: list[list[dict[str, Any]]]) -> Iterator[Row]:
 def _predictions(run: LocalRunView) -> _Predictions | None:
     """Return the run's predictions of the test split by name, sorted by key; None if it has none."""
     folder = run.record.get("folders", {}).get("evaluate")
-    content = storage.read(folder, "predictions.npz") if folder else None
+    content = storage.read(folder, "predictions.npz", remedy("evaluate")) if folder else None
     if content is None:
         return None
     import numpy as np  # imported late, because every command loads this module

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 
 from trainyard.contract.version import CARD, CODE, EXTRA, SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.graph import remedy
 from trainyard.storage import cache, disk, storage
 
 _KERAS = "model.keras"
@@ -55,8 +56,8 @@ def contents(folder: str) -> dict[str, HubFile]:
 
     Raises `DataError` if a file of the version is missing or changed.
     """
-    local = storage.local(folder, "push")
-    stored = storage.require(folder, "push").files
+    local = storage.local(folder, remedy("push"))
+    stored = storage.require(folder, remedy("push")).files
     names = {name: file for name, file in stored.items() if name != CODE}  # which is not for the public
     if SERVED not in names:  # the files of a custom program
         return {name: HubFile(local / name, file.bytes) for name, file in names.items()}

@@ -14,6 +14,7 @@ from trainyard.contract import keys
 from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.graph import remedy
 from trainyard.report.mlflow_epochs import ADDRESS, BATCH, RUN, TRAINING, key, parameters
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
@@ -51,7 +52,7 @@ def registration(version: PushedVersion, name: str) -> dict[str, Any]:
             f"alias '{refused[0]}': MLflow allows letters, digits, '_' and '-', but neither 'latest' nor 'v1'. Name "
             "another by `models alias`."
         )
-    record, manifest = version.record, storage.require(version.folder, "push")
+    record, manifest = version.record, storage.require(version.folder, remedy("push"))
     tags = {
         _VERSION: str(version.number),
         _DIGEST: manifest.digest,
@@ -113,7 +114,7 @@ def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> s
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.exceptions import MlflowException
 
-    local = storage.local(version.folder, "push")
+    local = storage.local(version.folder, remedy("push"))
     content, model = request["run"], request["model_version"]
     known = client.get_experiment_by_name(request["experiment"])
     experiment = known.experiment_id if known else client.create_experiment(request["experiment"])
@@ -156,7 +157,7 @@ def _training_run(client: Any, experiment: str, version: PushedVersion) -> Any:
         return None
     query = f"tags.`{TRAINING}` = '{keys.split(model)[1]}' and attributes.status = 'FINISHED'"
     runs = client.search_runs([experiment], query, max_results=1)
-    digest = storage.require(version.folder, "push").digest
+    digest = storage.require(version.folder, remedy("push")).digest
     return runs[0] if runs and runs[0].data.tags.get(_DIGEST, digest) == digest else None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
+from trainyard.graph import remedy
 from trainyard.kubernetes import client
 from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import Environment
@@ -44,7 +45,7 @@ def registration(version: PushedVersion, environment: Environment, name: str) ->
             f"--model-name {name[:100]!r}: not a name of a registered model. Use at most 250 letters, digits, spaces, "
             "'.', '_' and '-'."
         )
-    record, manifest = version.record, storage.require(version.folder, "push")
+    record, manifest = version.record, storage.require(version.folder, remedy("push"))
     texts = {
         _DIGEST: manifest.digest,
         f"{_OURS}run": record.run.rpartition("/")[2],

@@ -11,6 +11,7 @@ from trainyard.contract import version
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.train import Training
 from trainyard.contract.version import EXTRA
+from trainyard.graph import remedy
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.gate import ChampionState, MetricPair, Subject, judge
 from trainyard.storage import storage
@@ -41,7 +42,7 @@ def judge_reported(recipe: Recipe, model: str, output: Path, champion: str) -> N
     champion: the folder of the version last pushed, '' if there is none; its metrics are in it.
     """
     metrics = Training.read(model).metrics
-    text = storage.read(champion, f"{EXTRA}/{version.METRICS}") if champion else None
+    text = storage.read(champion, f"{EXTRA}/{version.METRICS}", remedy("push")) if champion else None
     before = _NUMBERS.validate_json(text) if text else {}
     measured = {
         Subject(gate.metric, confidence=gate.confidence): MetricPair(

@@ -27,6 +27,7 @@ from trainyard.contract.document import Split
 from trainyard.data.examples import ExampleFolder, Tensors, open_examples
 from trainyard.data.formulas import computed
 from trainyard.errors import ConfigurationError, DataError, did_you_mean
+from trainyard.graph import remedy
 from trainyard.quality.tables.cells import UnknownCounter, Vocabulary
 from trainyard.spec import code, packages
 from trainyard.spec.gates import MAIN_METRIC, METRIC_SPECS, Against, Gate, require_classes
@@ -155,7 +156,7 @@ def _champion(uri: str, examples: ExampleFolder, size: int) -> tuple[SplitPredic
     if not uri:
         return None, ChampionState(present=False)
     try:
-        folder = str(storage.local(uri, made_by="push"))
+        folder = str(storage.local(uri, remedy("push")))
         return champion_predictions(folder, examples, SPLIT, size), ChampionState(present=True)
     except DataError as error:
         events.emit("champion_not_comparable", reason=error)

@@ -14,6 +14,7 @@ from trainyard.contract.artifacts.predict import PredictionCounts
 from trainyard.contract.version import EXTRA
 from trainyard.errors import DataError
 from trainyard.events import stderr_hidden
+from trainyard.graph import remedy
 from trainyard.readers.rows import BadRow
 from trainyard.steps.predict.inputs import items_of, source_items
 from trainyard.steps.predict.pushed_model import PushedModel
@@ -114,7 +115,7 @@ class Predictor:
 def served_model(model: PushedModel) -> ServedModel:
     """Return the model, ready to answer. This loads TensorFlow."""
     # Before TensorFlow is imported, which takes seconds: damaged files are refused at once.
-    folder = storage.local(model.folder, "push", lambda name: not name.startswith(f"{EXTRA}/"))
+    folder = storage.local(model.folder, remedy("push"), lambda name: not name.startswith(f"{EXTRA}/"))
     with stderr_hidden():  # lines of TensorFlow's C++, when it is imported and when it looks for a GPU
         from trainyard.steps.predict.served import ServedModel
 

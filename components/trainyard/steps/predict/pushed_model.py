@@ -12,6 +12,7 @@ from trainyard.contract.artifacts.evaluate import thresholds_by_id
 from trainyard.contract.pushed_versions import candidate, serving_version, split_name
 from trainyard.contract.version import EXTRA, PREPROCESSING, Champion, champion
 from trainyard.errors import DataError
+from trainyard.graph import remedy
 from trainyard.quality.decoding import PixelForm
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.columns import Encoding, Quote
@@ -138,8 +139,8 @@ def open_model(folder: str) -> PushedModel:
             f"{folder}: no manifest, so Trainyard did not push it, or it was copied in part. Copy the whole folder, or "
             "name a version that `push` wrote."
         )
-    text = storage.read(folder, name)
-    if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}") is not None:
+    text = storage.read(folder, name, remedy("push"))
+    if text is None and storage.read(folder, f"{EXTRA}/{version.METRICS}", remedy("push")) is not None:
         raise DataError(f"{folder}: a custom program trained it, and its files are for that program's server.")
     if text is None:
         raise DataError(f"{folder}: no {name}, so Trainyard did not push it. Name a version that `push` wrote.")

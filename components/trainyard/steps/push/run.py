@@ -15,7 +15,7 @@ from trainyard.contract.artifacts.push import GateRecord, Pushed, VersionRecord
 from trainyard.contract.pushed_versions import CANDIDATE, aliases, candidates, rejections, set_rejection
 from trainyard.contract.version import Champion, champion, set_champion
 from trainyard.errors import ConfigurationError, GateRefused
-from trainyard.graph import ARGUMENTS
+from trainyard.graph import ARGUMENTS, remedy
 from trainyard.report.outputs import Outputs, read
 from trainyard.spec import archive
 from trainyard.spec.archive import Archive
@@ -49,8 +49,8 @@ def run(
 
     Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
     """
-    storage.require(evaluation, "evaluate")
-    manifest = storage.require(exported, "export")
+    storage.require(evaluation, remedy("evaluate"))
+    manifest = storage.require(exported, remedy("export"))
     judged, exports = Evaluation.read(evaluation), Exports.read(exported)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     refused = _refusal(judged.gate, exports.gate)

@@ -41,6 +41,7 @@ from trainyard.contract.version import PRODUCER, SERVED, Champion, champion, set
 from trainyard.contract.version import digest as model_digest
 from trainyard.contract.version import record as version_record
 from trainyard.errors import ConfigurationError, DataError
+from trainyard.graph import remedy
 from trainyard.storage import storage
 from trainyard.storage.storage import File, Manifest
 
@@ -306,7 +307,7 @@ def _before(destination: str, best: Champion | None) -> int:
 def _whole(folder: str) -> _Source:
     """Return the version in `folder`, all of whose files are as they were pushed."""
     try:
-        record, local = version_record(folder), storage.local(folder, "push")
-        return _Source(record, storage.require(folder, "push"), local)
+        record, local = version_record(folder), storage.local(folder, remedy("push"))
+        return _Source(record, storage.require(folder, remedy("push")), local)
     except DataError as error:
         raise DataError(f"{folder}: cannot serve, and nothing was changed.", *error.args) from error

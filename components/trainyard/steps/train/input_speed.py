@@ -21,7 +21,7 @@ import tensorflow as tf
 from trainyard.contract.artifacts.preprocess import Examples, Feature, SplitFiles
 from trainyard.contract.artifacts.train import InputSpeed
 from trainyard.data.examples import ExampleFolder
-from trainyard.graph import producer
+from trainyard.graph import producer, remedy
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.input.input import Input
 from trainyard.storage import storage
@@ -40,7 +40,7 @@ def speeds(recipe: Recipe, examples: str) -> Iterator[InputSpeed]:
     feature = next(feature for feature in document.features if feature.encoded)
     count = _count(recipe, feature)
     files = _first_files(document.splits["train"], count)
-    local = storage.local(examples, "preprocess", lambda name: not name.endswith(".tfrecord") or name in files)
+    local = storage.local(examples, remedy("preprocess"), lambda name: not name.endswith(".tfrecord") or name in files)
     folder = ExampleFolder(str(local))
     records = _records(folder, files, count, recipe.train.batch_size)
     other = _rewrite_images(folder, records, feature)

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard import events
 from trainyard.contract import weights
 from trainyard.contract.artifacts.train import Epoch, Training
-from trainyard.graph import STEPS
+from trainyard.graph import STEPS, remedy
 from trainyard.report import mlflow_epochs
 from trainyard.spec import selection
 from trainyard.spec.networks import TREES
@@ -65,14 +65,14 @@ def _train(
     gang_history = GangHistory.model_validate_json(past) if past else GangHistory(started=started)
     gang_history.spent["import"] = import_seconds
     gang_history.reads_since = time.time()
-    manifest = storage.require(examples, made_by="preprocess")
+    manifest = storage.require(examples, remedy("preprocess"))
     service = InputService.from_environment()
     streamed = set() if service else inputs.streamed_files(recipe, examples, current_rank())
-    stream = storage.stream(examples, "preprocess", streamed) if streamed else None
+    stream = storage.stream(examples, streamed, remedy("preprocess")) if streamed else None
     needed_files = inputs.needed_files(recipe, examples, current_rank(), stream is not None, service is not None)
-    examples = str(storage.local(examples, made_by="preprocess", only=needed_files))
+    examples = str(storage.local(examples, remedy("preprocess"), only=needed_files))
     feed = Feed(stream, examples) if stream else None
-    champion = str(storage.local(start, made_by="push")) if start else ""
+    champion = str(storage.local(start, remedy("push"))) if start else ""
     with storage.lease(checkpoints) if current_rank().chief else nullcontext(), stream or nullcontext():
         document = session.train(
             recipe,
@@ -98,7 +98,7 @@ def _train_trees(
     from trainyard.steps.train import trees
 
     import_seconds = time.perf_counter() - start
-    local = str(storage.local(examples, made_by="preprocess"))
+    local = str(storage.local(examples, remedy("preprocess")))
     with storage.lease(checkpoints):
         document = trees.train(recipe, local, output, on_epoch)
     seconds = {"import": round(import_seconds, 3), **document.seconds}

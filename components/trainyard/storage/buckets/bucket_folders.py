@@ -55,30 +55,30 @@ def committed(uri: str) -> Manifest | None:
     return published.manifest if published else None
 
 
-def require(uri: str, made_by: str) -> Manifest:
+def require(uri: str, advice: str) -> Manifest:
     store, _ = stores.locate(uri)
-    published = _open(uri, made_by)
+    published = _open(uri, advice)
     prefix = published.prefix
     sizes = {item.name.removeprefix(prefix): item.bytes for item in store.list(prefix).objects}
-    damage.require_sizes(published.manifest, sizes, uri, made_by)
+    damage.require_sizes(published.manifest, sizes, uri, advice)
     return published.manifest
 
 
-def local(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> Path:
+def local(uri: str, advice: str, only: Callable[[str], bool] | None = None) -> Path:
     store, _ = stores.locate(uri)
-    published = _open(uri, made_by, only)
+    published = _open(uri, advice, only)
     try:
         return _local_copy(store, uri, published)
     except Missing as error:
-        again = _open(uri, made_by, only)
+        again = _open(uri, advice, only)
         if again.prefix == published.prefix:
-            raise damage.lost(uri, made_by, error) from error
+            raise damage.lost(uri, advice, error) from error
         return _local_copy(store, uri, again)  # it was replaced while it was read
 
 
-def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
+def stream(uri: str, advice: str, names: Collection[str]) -> FileStream | None:
     store, _ = stores.locate(uri)
-    published = _open(uri, made_by)
+    published = _open(uri, advice)
     key = _key(uri, published.digest)
     if cache.has(key, published.manifest):
         return None
@@ -89,9 +89,9 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
         try:
             objects.download_file(store, published.prefix + name, path, file)
         except Missing as error:
-            again = _open(uri, made_by)
+            again = _open(uri, advice)
             if again.prefix == published.prefix or again.digest != published.digest:
-                raise damage.lost(uri, made_by, error) from error
+                raise damage.lost(uri, advice, error) from error
             published = again  # it was replaced by an equal one while it was read
             objects.download_file(store, published.prefix + name, path, file)
 
@@ -99,13 +99,13 @@ def stream(uri: str, made_by: str, names: Collection[str]) -> FileStream | None:
     return FileStream(uri, CachedFiles(key, manifest, download))
 
 
-def read(folder: str, name: str) -> bytes | None:
+def read(folder: str, name: str, advice: str) -> bytes | None:
     published = _published(folder)
     if published is None or name not in published.manifest.files:
         return None
     limit = manifests.max_bytes(name, published.manifest.files[name].bytes)
     content = stores.locate(folder)[0].read(published.prefix + name, limit)
-    return damage.verified(content[0], published.manifest, name, folder) if content else None
+    return damage.verified(content[0], published.manifest, name, folder, advice) if content else None
 
 
 def read_bytes(uri: str, limit: int) -> bytes | None:
@@ -192,10 +192,10 @@ def _published(uri: str) -> _Published | None:
     return _Published(manifest, prefix, manifest.digest, is_open=not attempt)
 
 
-def _open(uri: str, made_by: str, only: Callable[[str], bool] | None = None) -> _Published:
+def _open(uri: str, advice: str, only: Callable[[str], bool] | None = None) -> _Published:
     published = _published(uri)
     if published is None:
-        raise damage.missing(uri, made_by)
+        raise damage.missing(uri, advice)
     if only is None:
         return published
     files = {name: file for name, file in published.manifest.files.items() if only(name)}

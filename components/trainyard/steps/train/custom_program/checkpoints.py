@@ -21,7 +21,7 @@ from pathlib import Path
 from trainyard import events
 from trainyard.contract.document import Document
 from trainyard.errors import DataError, TrainyardError, TransientError
-from trainyard.graph import producer
+from trainyard.graph import producer, remedy
 from trainyard.heartbeat import Heartbeat
 from trainyard.process.signals import on_sigterm
 from trainyard.storage import storage
@@ -160,9 +160,9 @@ class ProgramCheckpoints:
 
     def _restore(self, number: int) -> None:
         path = self._path(number)
-        local = storage.local(path, made_by="train")
+        local = storage.local(path, remedy("train"))
         links = _Links.read(str(local)).links
-        for name in storage.require(str(local), made_by="train").files:
+        for name in storage.require(str(local), remedy("train")).files:
             if name.startswith(f"{_FILES}/"):
                 _copy(local / name, self._folder / name.removeprefix(f"{_FILES}/"))
         for name, target in links.items():

@@ -19,6 +19,7 @@ from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Epoch, Gang, Goodput, Machine, Training, TrainingSpeed, TrainingStart
 from trainyard.contract.version import EXTRA
 from trainyard.errors import ConfigurationError, Preempted
+from trainyard.graph import remedy
 from trainyard.spec.gates import require_classes
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train.custom_program import program
@@ -68,7 +69,7 @@ def train_by_command(
     gang_history = GangHistory.model_validate_json(past) if past else GangHistory(started=start)
     kept = storage.join(checkpoints, "epochs.json") if rank.chief else ""
     record = ProgramRecord(gang_history, recipe.train.epochs, kept, on_epoch)
-    local = str(storage.local(examples, made_by="preprocess"))
+    local = str(storage.local(examples, remedy("preprocess")))
     if recipe.train.result == "keras":
         require_classes(recipe.named_classes, Examples.read(local).labels or [])
     with (

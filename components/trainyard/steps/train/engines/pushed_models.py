@@ -20,6 +20,7 @@ from trainyard.contract.version import EXTRA, LABELS, VOCABULARIES, names
 from trainyard.contract.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
+from trainyard.graph import remedy
 from trainyard.spec.recipe import Recipe
 from trainyard.spec.train import Teacher
 from trainyard.steps.train.engines.objective import Objective, Tensor
@@ -75,8 +76,8 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
             f"{field}: {version} tells apart {len(before)} classes, the data have {len(labels or [])} "
             f"({difference}). {advice}"
         )
-    pushed = _files(version, "push", _PUSHED_VOCABULARIES)
-    current = _files(examples, "preprocess", _VOCABULARIES)
+    pushed = _files(version, remedy("push"), _PUSHED_VOCABULARIES)
+    current = _files(examples, remedy("preprocess"), _VOCABULARIES)
     changed = sorted(name for name in pushed.keys() | current.keys() if pushed.get(name) != current.get(name))
     if changed:
         raise ConfigurationError(
@@ -85,9 +86,9 @@ def require_same_ids(version: str, examples: str, labels: list[str] | None, fiel
         )
 
 
-def _files(folder: str, made_by: str, prefix: str) -> dict[str, storage.File]:
+def _files(folder: str, advice: str, prefix: str) -> dict[str, storage.File]:
     """Return size and checksum of each file below `prefix`."""
-    files = storage.require(folder, made_by).files
+    files = storage.require(folder, advice).files
     return {name.removeprefix(prefix): file for name, file in files.items() if name.startswith(prefix)}
 
 

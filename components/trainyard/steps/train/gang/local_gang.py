@@ -19,6 +19,7 @@ from pathlib import Path
 from trainyard import events
 from trainyard.contract.gang import ElasticGang
 from trainyard.errors import ExitCode, Preempted, TrainyardError, TransientError, failure_fields, from_code
+from trainyard.graph import remedy
 from trainyard.process.child_process import LAST_LINES_SECONDS, end_programs, end_with_parent, start_program
 from trainyard.process.ports import free_ports
 from trainyard.process.signals import on_sigterm
@@ -57,7 +58,7 @@ def run(
             options = {"recipe": str(path), **uris, "output": trained}
             workers = elastic.counts[-1] if elastic else recipe.train.workers
             _LocalGang(workers, options, input_workers, elastic).train()
-    committed = storage.local(trained, made_by="train")
+    committed = storage.local(trained, remedy("train"))
     shutil.copytree(committed, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns(storage.MANIFEST))
 
 

@@ -19,7 +19,7 @@ from trainyard import events
 from trainyard.contract.artifacts.train import Epoch, Rollback, best_first
 from trainyard.contract.document import Document
 from trainyard.errors import ConfigurationError, DataError, listed
-from trainyard.graph import producer
+from trainyard.graph import producer, remedy
 from trainyard.spec.selection import BY_LOSS, Selection
 from trainyard.spec.train import Checkpoints
 from trainyard.storage import storage
@@ -111,7 +111,7 @@ class CheckpointFolder:
             return
         path = self._path(best.step)
         try:
-            storage.local(path, made_by="train")
+            storage.local(path, remedy("train"))
         except DataError as error:
             storage.remove(path)
             events.warn(f"{lost_best_message(best)} ({error})")
@@ -120,8 +120,8 @@ class CheckpointFolder:
         """Return the checkpoint of `step`. Raises `DataError` if it is missing, truncated or corrupt."""
         path = self._path(step)
         try:
-            folder = storage.local(path, made_by="train")
-            manifest = storage.require(str(folder), made_by="train")
+            folder = storage.local(path, remedy("train"))
+            manifest = storage.require(str(folder), remedy("train"))
             if manifest.producer != _PRODUCER:
                 raise DataError(f"{path}: was written by {manifest.producer}.")
             with np.load(folder / _STATE, allow_pickle=False) as archive:

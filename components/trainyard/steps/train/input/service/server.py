@@ -24,6 +24,7 @@ import tensorflow as tf
 from trainyard import events, uris
 from trainyard.data.examples import ExampleFolder
 from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, failure_fields
+from trainyard.graph import remedy
 from trainyard.process import memory
 from trainyard.steps.train.input.service.client import service_key
 from trainyard.steps.train.peers import channel, settings
@@ -125,7 +126,7 @@ def _fetch_examples(examples: str, servers: _Servers) -> Message:
     """Fetch the files that a training reads through this worker; return the message that describes them."""
     splits = ExampleFolder(examples).document.splits
     other_files = {file for name, split in splits.items() if name != "train" for file in split.files}
-    folder = storage.local(examples, "preprocess", lambda name: name not in other_files)
+    folder = storage.local(examples, remedy("preprocess"), lambda name: name not in other_files)
     events.emit("input_worker", examples=str(folder), port=servers.port)
     return {
         "examples": str(folder),
