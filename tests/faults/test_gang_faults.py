@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from gang_processes import Gang, Trained, parent, relative_difference, resume_here, start, supervisor, train_together
 from ports import free_port
+from tests.damage import flip
 
 from trainyard.contract.artifacts.train import Restart
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
@@ -150,10 +151,7 @@ def test_a_corrupt_newest_checkpoint_costs_one_interval_and_not_the_result(
 ) -> None:
     shutil.copytree(stopped[0].folder, tmp_path, dirs_exist_ok=True)
     *_, before, newest = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3, writes=False).steps()
-    state = tmp_path / "checkpoints" / f"ckpt-{newest}" / "state.npz"
-    content = bytearray(state.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    state.write_bytes(content)
+    flip(tmp_path / "checkpoints" / f"ckpt-{newest}" / "state.npz")
 
     gang = gang_processes.resume(tmp_path, examples)
     gang.finish()

@@ -14,6 +14,7 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_absolute_error, recall_score
+from tests.damage import flip
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.preprocess import Examples, Feature
@@ -399,13 +400,6 @@ def test_a_champion_whose_bytes_changed_is_not_compared_with(digits, tmp_path):
     evaluation, _ = evaluated(digits, tmp_path / "out", recipe(IMAGES, gates=gates), champion)
     (threshold,) = evaluation.gate.thresholds
     assert not threshold.passed and "champion/labels.txt: its content differs" in threshold.note
-
-
-def flip(path):
-    """Change one bit in the middle of the file at `path`."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def test_trees_see_how_often_each_frequent_word_is_in_a_text():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import train_folders
 from gang_processes import resume_here
+from tests.damage import flip
 
 from trainyard.contract.artifacts.train import Training
 from trainyard.steps.train.loop.checkpoint import CheckpointFolder
@@ -53,10 +54,7 @@ def test_a_run_killed_in_the_middle_of_a_write_ends_with_the_weights_of_the_unki
     # The newest checkpoint is hit as well, and something half-written lies about: the one before it is good.
     steps = CheckpointFolder(str(tmp_path / "checkpoints"), "", keep=3).steps()
     assert steps[-1] - steps[-2] <= 7
-    newest = tmp_path / "checkpoints" / f"ckpt-{steps[-1]}" / "state.npz"
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    newest.write_bytes(content)
+    flip(tmp_path / "checkpoints" / f"ckpt-{steps[-1]}" / "state.npz")
     half = tmp_path / "checkpoints" / ".staging" / "ckpt-90-dead"
     half.mkdir(parents=True)
     (half / "state.npz").write_bytes(b"half")

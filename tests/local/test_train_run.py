@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import train_folders
+from tests.damage import flip
 
 from trainyard import events
 from trainyard.contract.artifacts.train import Training
@@ -160,10 +161,7 @@ def test_a_run_that_diverges_once_goes_on_at_a_tenth_of_the_rate(
 
 def test_a_corrupt_shard_stops_the_run_and_is_named(tmp_path: Path) -> None:
     examples = train_folders.digits(tmp_path / "examples", limit=100)
-    shard = next(Path(examples).glob("examples/train-*"))
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    shard.write_bytes(content)
+    flip(next(Path(examples).glob("examples/train-*")))
     with pytest.raises(DataError, match=r"examples/examples/train-.*: its content differs .*--from preprocess"):
         train(recipe(epochs=1), examples, tmp_path)
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import train_folders
+from tests.damage import flip
 
 from trainyard.contract.artifacts.train import TARGET_INVERSE, Training
 from trainyard.contract.version import EXTRA
@@ -108,10 +109,7 @@ def test_another_model_other_classes_and_a_damaged_file_are_refused(
         ConfigurationError, match=r"tells apart 9 classes, the data have 10 \('9' is only in one of them"
     ):
         train(tmp_path / "classes", examples, STILL, fewer)
-    content = bytearray(model.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    damaged = Path(push(model, tmp_path / "damaged"), EXTRA, "model.keras")
-    damaged.write_bytes(content)
+    flip(Path(push(model, tmp_path / "damaged"), EXTRA, "model.keras"))
     with pytest.raises(DataError, match="its content differs from its manifest's checksum"):
         train(tmp_path / "bytes", examples, STILL, str(tmp_path / "damaged"))
     with storage.stage(str(tmp_path / "foreign"), producer="somebody") as folder:

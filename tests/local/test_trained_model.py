@@ -15,6 +15,7 @@ import h5py
 import keras
 import pytest
 import tensorflow as tf
+from tests.damage import flip
 
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError, DataError
@@ -176,11 +177,9 @@ def test_a_damaged_model_file_is_named(damage: Callable[[Path], None], model: Pa
 
 
 def test_a_model_whose_bytes_changed_after_training_is_refused(model: Path, tmp_path: Path) -> None:
-    content = bytearray((model / "model.keras").read_bytes())
     with storage.stage(str(tmp_path / "model"), producer="trainyard.train") as folder:
-        (folder / "model.keras").write_bytes(content)
-    content[len(content) // 2] ^= 1
-    (tmp_path / "model" / "model.keras").write_bytes(content)
+        (folder / "model.keras").write_bytes((model / "model.keras").read_bytes())
+    flip(tmp_path / "model" / "model.keras")
     with pytest.raises(DataError, match="its content differs from its manifest's checksum"):
         trained.load(str(tmp_path / "model"))
 

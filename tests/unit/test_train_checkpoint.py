@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.damage import flip
 
 from trainyard.contract.artifacts.train import Epoch
 from trainyard.errors import ConfigurationError, DataError
@@ -61,13 +62,6 @@ def test_the_best_checkpoint_that_is_lost_is_told_and_the_next_best_is_kept_in_i
         history.append(epoch(number, step=10 * number, loss=loss))
         again.save(progress(10 * number, history), STATE)
     assert again.steps() == [30, 50, 60]
-
-
-def flip(path: Path) -> None:
-    """Change one bit in the middle of the file at `path`."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "garbled progress", "other producer", "no manifest"])
