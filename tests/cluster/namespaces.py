@@ -26,7 +26,6 @@ _GROUPS = {
     "jobs": "apis/batch/v1",
     "endpointslices": "apis/discovery.k8s.io/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
-    "workloads": "apis/kueue.x-k8s.io/v1beta2",
 }
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _volume_pods: dict[tuple[str, str, str], VolumePod] = {}
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)(\.(?P<namespace>[a-z0-9-]+)(\.svc(\.[a-z0-9.-]+)?)?)?")
@@ -132,9 +132,9 @@ def _bundle_file(environment: str, namespace: str, bundle: CaBundle) -> str:
 
 def _access(environment: Environment) -> _PodAccess | None:
     """Return the access of pods to S3, None if the environment has none or the shell names an endpoint."""
-    if environment.target != "kubeflow" or any(map(os.environ.get, _ENDPOINTS)):
+    if environment.target != "kubeflow" or any(map(os.environ.get, ENDPOINTS)):
         return None
-    wanted = (*_ENDPOINTS, *_REGIONS, *_KEYS)
+    wanted = (*ENDPOINTS, *_REGIONS, *_KEYS)
     variables = tuple((name, environment.variables[name]) for name in wanted if name in environment.variables)
     secrets = {name: environment.secrets[name] for name in _KEYS if name in environment.secrets}
     named = tuple((name, key.secret, key.key) for name, key in secrets.items())
@@ -159,7 +159,7 @@ class _PodAccess:
         Raises `InfrastructureError` if a right is missing, `ConfigurationError` if a Service or Secret is.
         """
         variables = dict(self.variables)
-        endpoint = next((variables[name] for name in _ENDPOINTS if name in variables), "")
+        endpoint = next((variables[name] for name in ENDPOINTS if name in variables), "")
         reached = self._forwarded(endpoint) or endpoint
         keys = {name: variables[name] for name in _KEYS if name in variables}
         if self.secrets and (reached != endpoint or not _has_credentials()):

@@ -11,7 +11,7 @@ from importlib import metadata
 
 from trainyard.contract import gang
 from trainyard.errors import ExitCode, InfrastructureError, TrainyardError
-from trainyard.kubernetes import client, kueue
+from trainyard.kubernetes import client, kueue, labels
 from trainyard.kubernetes.client import Cluster, Manifest
 from trainyard.spec.environment import LISTED, Environment
 from trainyard.spec.recipe import Recipe
@@ -19,6 +19,8 @@ from trainyard.storage import storage
 from trainyard.storage.buckets import s3
 from trainyard_control.cluster import argo, checks, image_pods
 from trainyard_control.cluster.checks import Check, bad, good, pool_pod, unknown
+from trainyard_control.cluster.egress import way
+from trainyard_control.cluster.environments import ENDPOINTS
 from trainyard_control.cluster.queues import Quota, admission, cohort_of, flavors_of, pod_integration
 from trainyard_control.kubeflow.kubeflow_api import KubeflowServer
 
@@ -148,6 +150,7 @@ def _kubernetes(environment: Environment) -> Iterator[Check]:
     path = f"/api/v1/namespaces/{environment.kubeflow.namespace}/configmaps/workflow-controller-configmap"
     config = _allowed(cluster, path)
     read = None if config is _REFUSED else config
+    yield from _way(cluster, environment)
     yield from _queues(cluster, environment, space, read)
     yield from _pools(cluster, environment, read)
     yield _controller(cluster, environment.kubeflow.namespace)
@@ -263,6 +266,18 @@ def _objects(cluster: Cluster, environment: Environment) -> Iterator[Check]:
         yield _exists(found, f"priority class {name}")
 
 
+def _way(cluster: Cluster, environment: Environment) -> Iterator[Check]:
+    """Check that the pods of steps may connect to the endpoint of their storage."""
+    endpoint = next((environment.variables[name] for name in ENDPOINTS if name in environment.variables), "")
+    if not endpoint or not environment.storage.startswith("s3://"):
+        return
+    found = _allowed(cluster, f"/apis/networking.k8s.io/v1/namespaces/{environment.namespace}/networkpolicies")
+    if found is _REFUSED or found is None:
+        yield unknown("way to the storage", "NetworkPolicies may not be read")
+    else:
+        yield way(endpoint, environment.namespace, found["items"], labels.step_labels(gang.STEP))
+
+
 def _queues(
     cluster: Cluster, environment: Environment, namespace: Manifest, controller: Manifest | None
 ) -> Iterator[Check]:
@@ -280,7 +295,7 @@ def _queues(
     if any(queue and checks.has_step_pods(environment, name) for name, queue in pools.items()):
         config = _allowed(cluster, "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config")
         yield pod_integration(None if config is _REFUSED else config)
-    labels = namespace.get("metadata", {}).get("labels")
+    own = namespace.get("metadata", {}).get("labels")
     for name, queue in pools.items():
         local_queue = found.get(queue)
         if local_queue and local_queue is not _REFUSED:
@@ -290,7 +305,7 @@ def _queues(
                 continue
             count = checks.queued_pods(environment, name)
             pod = checks.with_argo(pool_pod(environment, name), controller)
-            yield admission(name, pod, count, local_queue, quota, labels)
+            yield admission(name, pod, count, local_queue, quota, own)
 
 
 def _quota(cluster: Cluster, local_queue: Manifest) -> Quota | None:
