@@ -15,6 +15,7 @@ from test_train_shard_ranges import recipe, streamed
 from trainyard import events
 from trainyard.data.examples import open_examples
 from trainyard.errors import DataError, TransientError
+from trainyard.graph import remedy
 from trainyard.steps.train.input import input as training_input
 from trainyard.steps.train.input.input import Input
 from trainyard.steps.train.input.shard_ranges import Feed
@@ -34,7 +35,7 @@ def fed(uri: str, batch: int = BATCH, epochs: int = 2) -> Iterator[Input]:
     """Give the input of a training alone on the examples in the bucket."""
     alone, settings = Rank(0, 1), recipe(batch, epochs=epochs)
     names = training_input.streamed_files(settings, uri, alone)
-    stream = storage.stream(uri, names)
+    stream = storage.stream(uri, names, remedy("preprocess"))
     assert stream is not None
     folder = str(storage.local(uri, only=training_input.needed_files(settings, uri, alone, streamed=True)))
     feed = Feed(stream, folder)
