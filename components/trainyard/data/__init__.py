@@ -1,6 +1,7 @@
 """The TensorFlow side of the contract between the steps: example shards and the transform graph, as tf.data."""
 
 import os
+import warnings
 
 from trainyard.data.importing import without
 
@@ -18,3 +19,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 _unused = ["sklearn", "pandas"] if os.environ.get("KERAS_BACKEND") == "jax" else ["sklearn", "pandas", "jax"]
 with without(*_unused):
     import tensorflow  # noqa: F401
+
+# Inputs have names that no layer has (models/build.py). Keras says of each, at every load, that its key is another.
+warnings.filterwarnings("ignore", "When providing `inputs` as a dict", UserWarning)

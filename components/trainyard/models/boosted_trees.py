@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from trainyard import events
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError, DataError
-from trainyard.models.build import column_inputs
+from trainyard.models.build import column_inputs, columns_matrix
 from trainyard.spec.model import TREE_CLASSES, Trees
 from trainyard.values.numbers import filled_columns
 
@@ -87,12 +87,15 @@ class Columns:
 
     def tensor(self, inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
         """Return the same of the model's `inputs`, infinity if missing."""
-        known = {each.name: ops.cast(inputs[each.name], "float32") for each in self.features}
-        known |= {
-            name: ops.where(inputs[indicator] > 0, np.inf, known[name]) for name, indicator in self.indicators.items()
+        columns = {each.name: inputs[each.name] for each in self.features}
+        values = columns_matrix(list(columns.values()))
+        if not self.indicators:
+            return values
+        lacks = {
+            name: inputs[self.indicators[name]] if name in self.indicators else ops.zeros_like(column)
+            for name, column in columns.items()
         }
-        parts = [layers.Reshape((math.prod(each.shape),))(known[each.name]) for each in self.features]
-        return layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
+        return ops.where(columns_matrix(list(lacks.values())) > 0, np.inf, values)
 
 
 def _is_category(feature: Feature) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import ModuleType
 
 import keras
@@ -62,6 +62,26 @@ def column_inputs(features: Sequence[Feature]) -> dict[str, keras.KerasTensor]:
         feature.name: keras.Input(feature.shape, name=f"input-{input_name(feature.name)}", dtype=feature.dtype)
         for feature in features
     }
+
+
+def columns_matrix(columns: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    """Return float32 (batch, width) of `columns` in their order, each (batch,) or (batch, n...).
+
+    One operation stacks neighbors of one number a row: a reshape of each makes loading and every export slow where
+    there are thousands.
+    """
+    parts = []
+    for (is_scalar, _), group in groupby(columns, lambda column: (len(column.shape) == 1, column.dtype)):
+        if is_scalar:
+            parts.append(keras.ops.cast(keras.ops.stack(list(group), axis=1), "float32"))
+        else:
+            parts += [keras.layers.Flatten()(keras.ops.cast(column, "float32")) for column in group]
+    return join(parts)
+
+
+def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
+    """Concatenate the vectors `parts`."""
+    return keras.layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
 
 
 def family_of(model: ModelConfig) -> ModuleType:

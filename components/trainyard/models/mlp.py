@@ -9,6 +9,7 @@ import keras
 from keras import layers
 
 from trainyard.contract.artifacts.preprocess import Feature
+from trainyard.models.build import columns_matrix, join
 from trainyard.spec.columns import input_name
 from trainyard.spec.model import ModelConfig
 
@@ -33,17 +34,8 @@ def dense_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTe
 
 def numeric_vector(features: Sequence[Feature], inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor | None:
     """Return float32 (batch, width) of the features without a vocabulary, None without such features."""
-    parts = [
-        layers.Reshape((math.prod(feature.shape),))(keras.ops.cast(inputs[feature.name], "float32"))
-        for feature in features
-        if not feature.vocabulary_size
-    ]
-    return join(parts) if parts else None
-
-
-def join(parts: Sequence[keras.KerasTensor]) -> keras.KerasTensor:
-    """Concatenate the vectors `parts`."""
-    return layers.Concatenate()(list(parts)) if len(parts) > 1 else parts[0]
+    columns = [inputs[feature.name] for feature in features if not feature.vocabulary_size]
+    return columns_matrix(columns) if columns else None
 
 
 def layer_name(role: str, *features: Feature) -> str:
