@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import Feature
 from trainyard.errors import ConfigurationError
-from trainyard.models.build import build
+from trainyard.models.build import build, column_inputs, columns_matrix
 from trainyard.process import memory
 from trainyard.spec import recipe as recipes
 from trainyard.spec.model import ModelConfig
@@ -40,6 +40,20 @@ def test_a_narrower_image_network_has_fewer_weights(name: str) -> None:
     counts = [model.count_params() for model in sizes]
     assert counts[0] < 0.5 * counts[1] < counts[1] < 0.7 * counts[2]
     assert sizes[0]({"image": np.zeros((2, side, side, 3), np.float32)}).shape == (2, 7)
+
+
+def test_columns_become_one_matrix_in_their_order_by_as_many_operations_however_many_they_are() -> None:
+    def model(numbers: int) -> keras.Model:
+        features = [Feature(name=f"n{place}", dtype="float32", shape=()) for place in range(numbers)]
+        inputs = column_inputs([*features, *COLUMNS[:3]])
+        return keras.Model(inputs, columns_matrix(list(inputs.values())))
+
+    few, many = model(2), model(5)
+    values = {"n0": [1.5, 2], "n1": [3, 4], "age": [5, 6], "pair": [[7, 8], [9, 10]], "month": [11, 12]}
+    matrix = few({name: np.array(column, few.input[name].dtype) for name, column in values.items()})
+    np.testing.assert_array_equal(matrix, [[1.5, 3, 5, 7, 8, 11], [2, 4, 6, 9, 10, 12]])
+    assert matrix.dtype == "float32"
+    assert len(many.operations) - len(many.inputs) == len(few.operations) - len(few.inputs)
 
 
 @pytest.mark.parametrize("name", sorted(MINIMUM_SIDE))
