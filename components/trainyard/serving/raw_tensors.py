@@ -14,12 +14,12 @@ from trainyard.serving.bad_request import BadRequest, mistyped
 
 _LENGTH = struct.Struct("<I")
 _DTYPES = {
-    "BOOL": "?",
-    **{f"{kind}{8 * size}": f"<{kind[0].lower()}{size}" for kind in ("INT", "UINT") for size in (1, 2, 4, 8)},
-    "FP16": "<f2",
-    "BF16": "<u2",
-    "FP32": "<f4",
-    "FP64": "<f8",
+    "BOOL": np.dtype("?"),
+    **{f"{kind}{8 * size}": np.dtype(f"<{kind[0].lower()}{size}") for kind in ("INT", "UINT") for size in (1, 2, 4, 8)},
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
 }
 
 
@@ -30,7 +30,7 @@ def column(content: bytes, datatype: str, name: str, place: str, *, is_decimal: 
     """
     if datatype == "BYTES":
         return _elements(content, place)
-    dtype = np.dtype(_DTYPES[datatype])
+    dtype = _DTYPES[datatype]
     if len(content) % dtype.itemsize:
         raise BadRequest(
             f"{place}: {dtype.itemsize} raw bytes for each value of {datatype} are expected, {len(content):,} "
