@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,12 +19,13 @@ from tests.pushed_versions import push_versions
 from tests.unit.test_environment import KUBEFLOW, LOCAL, load, refusal
 from tests.unit.test_launch import TRAINING, watched
 from tests.unit.test_outcome import pending
-from tests.unit.test_pipeline_run import PipelineRun
+from tests.unit.test_pipeline_run import TEXT, PipelineRun
 
 import trainyard as ty
 from trainyard.errors import DataError
 from trainyard.report import notify
 from trainyard.report.notify import Message, send, signature
+from trainyard.runtime import task
 from trainyard.spec.notify import KEY_VARIABLE, SETTINGS_VARIABLE, URL_VARIABLE, Notify
 
 KEY = "whsec_" + base64.b64encode(b"twenty-four bytes or so!").decode()
@@ -128,6 +131,18 @@ def test_a_failure_and_a_refusal_are_told_and_only_the_wanted_events(
     monkeypatch.setenv(SETTINGS_VARIABLE, Notify(events=["failed"]).model_dump_json())
     run.step("evaluate")
     assert len(webhook.requests) == count
+
+
+def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it(run: PipelineRun, webhook: Webhook) -> None:
+    with pytest.raises(SystemExit) as end, task.opened("preprocess", TEXT, str(run.root), "", "r1") as this:
+        this.place()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "the signal would end the tests"
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    assert end.value.code == 143 and run.record()["failed_step"] == "preprocess"
+    [body] = webhook.bodies
+    assert (body["type"], body["data"]["exit_code"]) == ("failed", 143)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_a_channel_gets_a_sentence_in_which_nothing_is_a_command(webhook: Webhook) -> None:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from trainyard.contract import gang, keys
 from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, LAUNCHER, STEPS, is_from
+from trainyard.process.signals import handle_sigterm, on_sigterm
 from trainyard.report import pipeline_run, summary
 from trainyard.runtime import step
 from trainyard.runtime.step import remove_for
@@ -237,7 +240,8 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
         return task.uri if task and task.uri else fallback
 
     try:
-        with step.recorded(name, output):
+        # Kubeflow ends a step at the run's deadline, or if it is cancelled, by SIGTERM to all processes of the pod.
+        with on_sigterm(partial(handle_sigterm, signal.SIGTERM, None)), step.recorded(name, output):
             parsed = documents.parse(recipe, Recipe, name="recipe")
             if run_id:
                 fallback = storage.join(keys.run_folder(root, parsed.name, run_id), name)
