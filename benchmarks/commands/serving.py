@@ -114,8 +114,8 @@ def section(seconds: float = _SECONDS, rounds: float = _ROUNDS) -> str:
 its threads. All take turns of {seconds:g} s; medians of {int(rounds)} rounds. *CPU* is the server's for a request. The
 aims for one client are 0.4 ms more than the bare loop at p50, and 0.8 of its rate.
 
-TensorFlow Serving itself is not run here. Published, for a segmentation network on a CPU: 0.32 s over gRPC, and 0.17 s in
-the process, 1.9 times as long (https://github.com/tensorflow/serving/issues/670, 2017).
+TensorFlow Serving itself is not run here. A user measured 0.32 s for an image of a segmentation network on a CPU, and
+0.17 s in the process, 1.9 times as long (https://github.com/tensorflow/serving/issues/670, 2017).
 
 | record | server | clients | p50, ms | p99, ms | CPU, ms | records/s | of the bare loop's |
 | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
