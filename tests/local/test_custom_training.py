@@ -392,7 +392,7 @@ def test_a_class_that_no_example_has_is_refused_before_the_program_starts(tmp_pa
     (tmp_path / "own.yaml").write_text(text)
     recipe = recipes.load(str(tmp_path / "own.yaml"))
     with pytest.raises(ConfigurationError, match=r"^evaluate\.gates\.0\.class: no class '33'\. Did you mean '3'\?"):
-        train_by_command(recipe, examples, str(tmp_path / "checkpoints"), tmp_path, "")
+        train_by_command(recipe, examples, str(tmp_path / "checkpoints"), tmp_path, "", None)
 
 
 @pytest.mark.parametrize(

@@ -1353,7 +1353,9 @@ def test_a_server_follows_the_champion_keeps_on_after_a_damaged_one_and_ends_whe
             time.sleep(0.2)
             connection.sendall(body[10:])
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
-        assert answers.get(timeout=30).as_numpy("label_id").shape == (100_000,)
+        answer = answers.get(timeout=30)
+        assert isinstance(answer, triton.InferResult), f"{answer}"
+        assert answer.as_numpy("label_id").shape == (100_000,)
         assert process.wait(30) == 0
     changed.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     monkeypatch.setitem(sys.modules, "trainyard.steps.predict.served", None)  # it imports TensorFlow, for seconds

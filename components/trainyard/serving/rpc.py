@@ -8,6 +8,7 @@ messages with the same names.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
@@ -70,6 +71,8 @@ _CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
 }
+# chosen: for a client to read an answer; TCP resets a connection whose process has ended, with what was not read yet.
+_READ_SECONDS = 1.0
 _LONGEST = 600  # characters of a message; chosen: a client takes 8 KiB of headers
 _Answer = Callable[[Any], Awaitable[Any]]
 
@@ -197,7 +200,7 @@ class RpcServer:
 
         own = {name: (*METHODS[name], answer) for name, answer in answers.items()}
         services = {SERVICE: own} | PredictionService(service, options.request_bytes).services()
-        self._services = list(services)
+        self._services, self._answered_at = list(services), -math.inf
         for name, methods in services.items():
             handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
                 method: grpc.unary_unary_rpc_method_handler(self._answered(method, *answered))
@@ -221,9 +224,10 @@ class RpcServer:
         return with_port(host, port)
 
     async def finish(self, seconds: float) -> None:
-        """Take no more requests, and wait until those that were begun are answered, at most `seconds`."""
+        """Take no more requests, and wait until those that were begun are answered, at most `seconds`, and read."""
         await self._health.finish()
         await self._server.stop(seconds)
+        await asyncio.sleep(self._answered_at + _READ_SECONDS - time.monotonic())
 
     def _answered(
         self, route: str, request_type: type[Message], response_type: type[Message], answer: _Answer
@@ -246,6 +250,7 @@ class RpcServer:
                 code = _CODES[status]
             finally:
                 self._service.running -= 1
+                self._answered_at = time.monotonic()
             self._service.count(route, code.name, start)
             if self._access_log:
                 about = {"client": context.peer(), "method": "gRPC", "path": route}
