@@ -168,7 +168,7 @@ class _Log:
                 "tags": [{"key": tag, "value": text} for tag, text in tags.items()],
             }
             run = self._call("runs/create", request)["run"]["info"]["run_id"]
-        # Equal parameters may be logged again, and then none is missing after a break between two calls.
+        # MLflow accepts equal parameters again, so a run that was opened before gets those that it lacks.
         settings = parameters(self._recipe.model_dump(mode="json", include=set(model_sections())))
         params = [{"key": name, "value": text} for name, text in settings.items()]
         for start in range(0, len(params), BATCH):

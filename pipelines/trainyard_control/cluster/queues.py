@@ -26,7 +26,7 @@ class Quota:
     flavors: dict[str, Manifest] = field(default_factory=dict)
     lenders: list[Manifest] | None = None
 
-    def of(self, flavor: str, resource: str) -> tuple[float, float]:
+    def sizes(self, flavor: str, resource: str) -> tuple[float, float]:
         """Return the quota of the ClusterQueue itself, and that with all that it can borrow."""
         spec = (self.cluster_queue or {})["spec"]
         own = _find(spec, flavor, resource)
@@ -34,8 +34,8 @@ class Quota:
         if not cohort_of(spec):
             return nominal, nominal
         if self.lenders is not None:
-            others = [_find(lender["spec"], flavor, resource) for lender in self.lenders]
-            lent = sum(min(_number(other, "nominalQuota", 0.0), _number(other, "lendingLimit")) for other in others)
+            lent_by = [_find(lender["spec"], flavor, resource) for lender in self.lenders]
+            lent = sum(min(_number(other, "nominalQuota", 0.0), _number(other, "lendingLimit")) for other in lent_by)
         return nominal, nominal + min(lent, _number(own, "borrowingLimit"))
 
 
@@ -126,7 +126,7 @@ def _flavor(group: Manifest, wanted: dict[str, float], quota: Quota, pod: Manife
             f": ClusterQueue '{named}' has no flavor of the pool's nodes for {', '.join(wanted)} ({why}). "
             "Correct the pool's nodeSelector and tolerations, or add a flavor"
         )
-    sizes = {(name, resource): quota.of(name, resource) for name in fitting for resource in wanted}
+    sizes = {(name, resource): quota.sizes(name, resource) for name in fitting for resource in wanted}
     lacking = {name: [one for one, value in wanted.items() if value > sizes[name, one][1]] for name in fitting}
     best = min(fitting, key=lambda name: (len(lacking[name]), [-sizes[name, one][1] for one in lacking[name]]))
     if lacking[best]:

@@ -320,13 +320,13 @@ def _quota(cluster: Cluster, local_queue: Manifest) -> Quota | None:
         cluster_queue, {name: flavor for name, flavor in flavors.items() if flavor and flavor is not _REFUSED}
     )
     cohort = cohort_of(cluster_queue["spec"])
-    # A Cohort object may have a quota of its own, or be part of another.
+    # A Cohort object may have a quota, or a parent cohort.
     if not cohort or _kueue(cluster, f"cohorts/{cohort}") is not None:
         return quota
     every = (_kueue(cluster, "clusterqueues") or {}).get("items")
     own = cluster_queue["metadata"]["name"]
-    others = [one for one in every or () if cohort_of(one["spec"]) == cohort and one["metadata"]["name"] != own]
-    return quota if every is None else replace(quota, lenders=others)
+    lenders = [one for one in every or () if cohort_of(one["spec"]) == cohort and one["metadata"]["name"] != own]
+    return quota if every is None else replace(quota, lenders=lenders)
 
 
 def _kueue(cluster: Cluster, path: str) -> Manifest | None:

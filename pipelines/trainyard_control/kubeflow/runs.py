@@ -589,7 +589,7 @@ def _pod_events(cluster: Cluster, pods: list[Manifest]) -> dict[str, list[Manife
 
 
 def _admission(cluster: Cluster, pod: Manifest) -> str:
-    """Return the reason for which Kueue does not admit `pod`, '' if there is none that may be read."""
+    """Return why Kueue does not admit `pod`, '' if that is unknown or may not be read."""
     try:
         return kueue.why_waiting(cluster, pod["metadata"]["uid"])
     except InfrastructureError:
