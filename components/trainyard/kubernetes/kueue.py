@@ -15,7 +15,7 @@ _UIDS = re.compile(r" \(UID: [^)]*\)")  # of the Workload that preempted it
 
 
 def why_waiting(cluster: Cluster, uid: str) -> str:
-    """Return why the Job or pod with this `uid` is not admitted, '' if that is unknown.
+    """Return Kueue's reason not to admit the Job or pod with this `uid`, '' if it is unknown.
 
     Raises `InfrastructureError` if Workloads may not be read.
     """

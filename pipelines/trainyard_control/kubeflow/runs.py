@@ -589,7 +589,7 @@ def _pod_events(cluster: Cluster, pods: list[Manifest]) -> dict[str, list[Manife
 
 
 def _admission(cluster: Cluster, pod: Manifest) -> str:
-    """Return why Kueue does not admit `pod`, '' if that is unknown or may not be read."""
+    """Return Kueue's reason not to admit `pod`, '' if it is unknown or may not be read."""
     try:
         return kueue.why_waiting(cluster, pod["metadata"]["uid"])
     except InfrastructureError:
