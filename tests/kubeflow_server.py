@@ -33,7 +33,7 @@ from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
-STEP_SECONDS = 0.06
+STEP_SECONDS = 0.5  # several polls of whoever follows, also on a busy machine
 
 _ID = "0b9f4c1e-0000-4000-8000-00000000000{}"
 
