@@ -20,13 +20,15 @@ from tests.unit import report_folders
 from tests.unit.test_notify import LOCAL, Webhook
 from typer.testing import CliRunner
 
+from trainyard.contract import version
+from trainyard.contract.answer_log import METADATA
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.pipeline import Pipeline
 from trainyard.contract.statistics.drift import compare
 from trainyard.contract.version import EXTRA, Champion, set_champion
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.quality.decoding import PixelForm
-from trainyard.quality.inspect import statistics_of
+from trainyard.quality.inspect import served_statistics, statistics_of
 from trainyard.readers.rows import BadRow
 from trainyard.serving import answer_log, shadow
 from trainyard.serving.answer_log import AnswerLog, memory
@@ -79,9 +81,9 @@ class Model(LoadedModel):
         uri = str(folder / within / str(number))
         if storage.committed(uri) is None:
             with storage.stage(uri, "trainyard.push", origin={"number": number, "recipe": RECIPE}) as staging:
-                (staging / "saved_model.pb").touch()
+                (staging / "saved_model.pb").write_text(f"{within} {number}")
         self.pushed = PushedModel(folder=uri, inputs=INPUTS, labels=labels)
-        self.number, self.digest = number, f"digest {within.removeprefix('models')}{number}"
+        self.number, self.digest = number, version.digest(storage.require(uri, ""))
 
     def answer(self, requests: Sequence[Sequence[Row]]) -> list[Array | list[BadRow]]:
         self.free.wait(20)
@@ -307,7 +309,7 @@ def test_a_schedule_trains_when_the_newest_answers_of_the_champion_have_drifted(
         (folder / "saved_model.pb").touch()
         (folder / EXTRA).mkdir()
         statistics_of(data["path"], data["path"], "paid")[0].write(folder / EXTRA)
-    set_champion(str(tmp_path / "models"), Champion(version=3, path="3", digest="digest 3", metrics={}))
+    set_champion(str(tmp_path / "models"), Champion(version=3, path="3", digest=Model(tmp_path).digest, metrics={}))
     log = str(tmp_path / "log")
 
     def due() -> tuple[bool, str]:
@@ -377,15 +379,77 @@ def test_evaluate_joins_late_labels_with_the_answers_of_each_version_also_of_a_p
     for text, said in (
         ("id,paid\nr1,yes\nr1,no\n", "'id' has the value 'r1' twice. Keep one label for each."),
         ("id,paid_late\nr1,yes\n", "no column 'paid'. "),
-        ("id,paid\nx1,yes\n", "none of its 1 values of 'id' is in "),
+        (
+            "id,paid\nx1,yes\n",
+            f"none of its 1 values of 'id' is in {folder}: the first are 'x1', and those of the log 'r0', 'r1', 'r2'.",
+        ),
     ):
         labels.write_text(text)
         with pytest.raises(DataError, match=re.escape(said)):
             evaluate_answers(model, folder, str(labels), "id")
+    for own in ("prediction", "probabilities", "version"):
+        labels.write_text(f"{own},paid\nyes,yes\n")
+        with pytest.raises(DataError, match=rf"'{own}' is no column that names an example\. Known are: id, age, city"):
+            evaluate_answers(model, folder, str(labels), own)
     with pytest.raises(DataError, match="no parquet file"):
         evaluate_answers(model, str(by_age), str(by_age), "age")
     assert "belong together" in str(CliRunner().invoke(app, command[:-2]).exception)
     assert "DATA: is missing" in str(CliRunner().invoke(app, ["evaluate", model]).exception)
+
+
+def test_answers_of_one_version_are_one_and_the_first_of_an_example_counts_whatever_servers_call_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder = Model(tmp_path), str(tmp_path / "log")
+    monkeypatch.chdir(tmp_path)
+    for place, age, seconds in ((f"{tmp_path}/models/3", 0.1, 20), ("models/3", 0.9, 10), ("/mnt/models", 0.1, 30)):
+        model.pushed = model.pushed.model_copy(update={"folder": place})
+        monkeypatch.setattr(answer_log, "private_inputs", lambda _: frozenset())
+        monkeypatch.setattr(answer_log.time, "time", lambda seconds=seconds: float(seconds))
+        log = AnswerLog(folder, 1.0, CollectorRegistry())
+        log.offer(model, [(age, *ROW[1:])], np.array([[1 - age, age]], np.float32), "r0")
+        log.finish(20)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,paid\nr0,yes\n")
+    found = evaluate_answers("models/3", folder, str(labels), "id").versions["3"]
+    assert (found.examples, found.left_out, found.metrics["accuracy"]) == (1, {"answered again": 2}, 1.0)
+    shutil.rmtree(tmp_path / "models")
+    other = Model(tmp_path, within="models/candidate")
+    shutil.move(tmp_path / "models/candidate/3", tmp_path / "models/3")
+    with pytest.raises(DataError, match=r"another model than models/3 answered as version 3: "):
+        evaluate_answers("models/3", folder, str(labels), "id")
+    assert other.digest != model.digest
+
+
+def test_a_version_with_the_files_of_an_earlier_one_has_its_own_file_of_answers(tmp_path: Path) -> None:
+    models = Model(tmp_path, 3), Model(tmp_path, 5)
+    models[1].digest = models[0].digest  # a rollback
+    log = AnswerLog(str(tmp_path / "log"), 1.0, CollectorRegistry())
+    for model in models:
+        log.offer(model, [ROW], np.array([[0.9, 0.1]], np.float32), "r")
+    log.finish(20)
+    assert sorted(row["version"] for row in parquet.read_table(tmp_path / "log").to_pylist()) == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("is_short", "said"), [(True, "cannot be read as Parquet"), (False, "another version of Trainyard logged these")]
+)
+def test_a_damaged_log_is_refused_by_whatever_reads_it(tmp_path: Path, is_short: bool, said: str) -> None:
+    folder = logged(tmp_path, np.arange(9.0), np.full(9, 0.9))
+    (file,) = Path(folder).iterdir()
+    if is_short:
+        file.write_bytes(file.read_bytes()[:-99])
+    else:
+        parquet.write_table(parquet.read_table(file).replace_schema_metadata({METADATA: b'{"version": 3}'}), file)
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,paid\nr0,yes\n")
+    with pytest.raises(DataError, match=said):
+        evaluate_answers(str(tmp_path / "models/3"), folder, str(labels), "id")
+    with pytest.raises(DataError, match=said):
+        statistics_of(str(labels), folder, "paid")
+    statistics = statistics_of(str(labels), str(labels), "paid")[0]
+    with pytest.raises(DataError, match=said):
+        served_statistics(folder, "", statistics, Recipe.model_validate(RECIPE).data, 1)
 
 
 def test_evaluate_compares_a_shadow_with_what_served_on_the_same_requests(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pydantic import ValidationError
+
 from trainyard.contract.document import FrozenModel
+from trainyard.errors import DataError
 
 METADATA = b"trainyard.answers"
 """The key of the metadata of a Parquet file under which its `AnswersDescription` is."""
@@ -40,10 +43,18 @@ class AnswersDescription(FrozenModel):
     shadow: bool = False
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None) -> AnswersDescription | None:
-        """Return the description in the metadata of a Parquet file, None if it is of other data."""
+    def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, file: str) -> AnswersDescription | None:
+        """Return the description in the metadata of the Parquet file `file`, None if it is of other data.
+
+        Raises `DataError` if it is of another form.
+        """
         text = (metadata or {}).get(METADATA)
-        return cls.model_validate_json(text) if text else None
+        try:
+            return cls.model_validate_json(text) if text else None
+        except ValidationError as error:
+            raise DataError(
+                f"{file}: another version of Trainyard logged these answers, or the file was edited. Leave it out."
+            ) from error
 
     @property
     def predictions(self) -> list[str]:

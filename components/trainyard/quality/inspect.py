@@ -11,8 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-import pyarrow as pa
-from pyarrow import parquet
 from pydantic import ValidationError
 
 from trainyard import uris
@@ -27,9 +25,10 @@ from trainyard.quality.profile import LABEL_SEPARATORS, Profile
 from trainyard.quality.source import Kind, SourceFiles, find_source, with_labels
 from trainyard.quality.tables.tables import profile_table
 from trainyard.readers.image_labels import FILE_COLUMNS
+from trainyard.readers.parquet_rows import opened_parquet
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.recipe import Data, Declared, Recipe
-from trainyard.storage.listing import SourceFile, list_files, seekable_file
+from trainyard.storage.listing import SourceFile, list_files
 from trainyard.values.columns import block_pandas_import
 from trainyard.values.zones import DEFAULT_ZONE
 
@@ -191,9 +190,8 @@ def served_statistics(log: str, digest: str, before: Statistics, data: Data, lea
         hour = _HOUR.match(file.name.rpartition("/")[2])
         if hour and rows >= least_rows and hour[0] < first_hour:
             break
-        with seekable_file(table.path) as stream:
-            opened = parquet.ParquetFile(stream)
-            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata)
+        with opened_parquet(table) as (opened, _):
+            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata, table.name)
             count = opened.metadata.num_rows
         if about is None or about.digest != digest:
             continue
@@ -292,11 +290,11 @@ def _answers_source(path: str) -> tuple[AnswersDescription, SourceFiles] | None:
         return None
     described: list[tuple[SourceFile, AnswersDescription]] = []
     for file, table in zip(source.files, source.tables, strict=True):
-        with seekable_file(table.path) as stream, suppress(pa.ArrowInvalid):
-            if about := AnswersDescription.from_metadata(parquet.read_schema(stream).metadata):
-                described.append((file, about))
-                continue
-        return None
+        with opened_parquet(table) as (opened, _):
+            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata, table.name)
+        if about is None:
+            return None
+        described.append((file, about))
     kept = [(file, about) for file, about in described if not about.shadow] or described
     return kept[0][1], replace(source, files=[file for file, _ in kept], count=len(kept))
 

@@ -25,19 +25,20 @@ from trainyard.values.text import column_name
 _PACKED = 8  # chosen: a column is seldom packed closer
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-_UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What pyarrow raises for a damaged file."""
 
 
 def parquet_columns(file: TableFile) -> list[str]:
     """Return the columns of `file` that can be read, those that its folders name last. Raises as `read_parquet`."""
-    with _opened(file) as (_, schema):
+    with opened_parquet(file) as (_, schema):
         plain = [field.name for field in schema if is_readable(field.type)]
         return list(dict.fromkeys([*plain, *_partitions(file.name)]))
 
 
 def nested_columns(file: TableFile) -> dict[str, Any]:
     """Return the types of the columns that do not hold one value a row. Raises as `read_parquet`."""
-    with _opened(file) as (_, schema):
+    with opened_parquet(file) as (_, schema):
         kinds = {field.name: field.type for field in schema}
         return {column: kind for column, kind in kinds.items() if is_list(kind) or not is_readable(kind)}
 
@@ -47,7 +48,7 @@ def count_parquet(file: TableFile) -> int | None:
     try:
         with seekable_file(file.path) as local:
             return int(parquet.read_metadata(local).num_rows)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -85,7 +86,7 @@ def read_parquet(
     not of one value a row.
     """
     name, parts, row = file.name, _partitions(file.name), piece.row
-    with _opened(file) as (opened, schema):
+    with opened_parquet(file) as (opened, schema):
         stored = dict(zip(schema.names, opened.schema_arrow.names, strict=True))
         _check(schema, columns, parts, name, lists)
         extra = [field.name for field in schema if is_readable(field.type)] if whole_rows else []
@@ -106,8 +107,8 @@ def read_parquet(
                     if len(rows.rows):
                         yield rows
                     yield from bad
-            except _UNREADABLE as error:
-                raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
+            except UNREADABLE as error:
+                raise broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
 
 
 def require_names(names: Sequence[str], place: str) -> None:
@@ -120,19 +121,22 @@ def require_names(names: Sequence[str], place: str) -> None:
 
 
 @contextmanager
-def _opened(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
-    """Open a Parquet file, with its columns by their names here (see `column_names`)."""
+def opened_parquet(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
+    """Open a Parquet file, with its columns by their names here (see `column_names`).
+
+    Raises `DataError` if it cannot be read.
+    """
     with seekable_file(file.path) as local:
         try:
             # INT96, of Spark and Hive: nanoseconds would hold the years from 1677 to 2262 alone, and others as these.
             opened = parquet.ParquetFile(local, coerce_int96_timestamp_unit="us")
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             if is_gzip(file.path):
                 raise DataError(
                     f"{file.name}: is compressed with gzip as a whole, and Parquet is read where its parts lie. Store "
                     "it unpacked (in a bucket without Content-Encoding: gzip)."
                 ) from error
-            raise _broken(file.name, error) from error
+            raise broken(file.name, error) from error
         with opened:
             stored = opened.schema_arrow
             names = column_names(stored.names)
@@ -244,11 +248,12 @@ def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
     for column in columns:
         try:
             opened.read_row_group(group, columns=[column])
-        except _UNREADABLE:
+        except UNREADABLE:
             return f": column '{column}'"
     return ""
 
 
-def _broken(place: str, error: Exception) -> DataError:
+def broken(place: str, error: Exception) -> DataError:
+    """Return the error for a file that pyarrow cannot read."""
     reason = " ".join(str(error).split())[:200]
     return DataError(f"{place}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")

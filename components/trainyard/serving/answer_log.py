@@ -182,7 +182,7 @@ class AnswerLog:
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._ended = threading.Event()
         self._offered, self._taken = [0, 0], [0, 0]  # rows and bytes, each written by one thread
-        self._open: dict[tuple[str, str, bool], _File] = {}
+        self._open: dict[tuple[str, str, str, bool], _File] = {}
         self._closed: list[tuple[Path, str, int]] = []  # path, name and rows of files that are not yet published
         self._spool = Path(tempfile.mkdtemp(prefix="trainyard-log-"))
         self._again, self._failure = 0.0, ""
@@ -255,7 +255,7 @@ class AnswerLog:
 
     def _add(self, item: _Item) -> None:
         hour = _hour(item.time)
-        key = hour, item.model.digest, item.shadow
+        key = hour, item.model.pushed.folder, item.model.digest, item.shadow  # equal versions are apart
         file = self._open.get(key)
         if file is None:
             if self._spooled() > _MOST_BYTES:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from trainyard.contract import version as contents
 from trainyard.contract.answer_log import FORMAT, PROBABILITIES, AnswersDescription
 from trainyard.contract.artifacts.gate import Interval
 from trainyard.contract.pushed_versions import CANDIDATE
@@ -17,6 +18,7 @@ from trainyard.report import notify
 from trainyard.report.plots import page
 from trainyard.spec.gates import MAIN_METRIC, Gate, Task
 from trainyard.spec.recipe import Recipe
+from trainyard.storage import storage
 from trainyard_control.api.arguments import LOCAL
 from trainyard_control.api.evaluation import (
     AnsweredInputs,
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
     from trainyard.steps.evaluate.metrics.predictions import SplitPredictions
     from trainyard.steps.predict.pushed_model import PushedModel
 
-_SHOWN = 10  # names in a sentence; chosen
+_SHOWN, _SHOWN_IDS = 10, 3  # names and ids in a sentence; chosen
+_ONE_MODEL = "Name the folder or a glob of the files of one model."
 
 
 @dataclass(frozen=True)
@@ -174,25 +177,29 @@ def evaluate_answers(
     evaluations: dict[str, LabelledEvaluation] = {}
     judgements: dict[str, _Judged] = {}
     answered: set[str] = set()
+    found: list[str] = []
     for about, table in sorted(_logs(answers, on, recipe), key=lambda log: (log[0].version, log[0].folder)):
+        _require_of(version, about, answers)
         read, left_out = _joined(about, table, on, recipe, rows)
         answered |= {*read.keys}
         if not len(read.keys):
+            found += filter(None, _keys(table.slice(0, _SHOWN_IDS).column(about.own.get(on, on)).combine_chunks()))
             continue
         name = _version_name(about.folder, about.version)
         if name in evaluations:
             raise DataError(
-                f"{answers}: two models answered as version {name}, one of them {about.folder}. Name the folder or a "
-                "glob of the files of one."
+                f"{answers}: two models answered as version {name}, one of them {about.folder}. {_ONE_MODEL}"
             )
         pushed = _model(about)
         judged, kept, why = with_labels(pushed, recipe, read, labels)
         evaluations[name] = measured(version, recipe, pushed, read, judged, kept, answers, left_out | why)
         judgements[name] = _Judged(about, read.keys[kept], judged)
     if not evaluations:
+        values = [listed(list(map(repr, each[:_SHOWN_IDS])), _SHOWN_IDS) for each in ([*rows.row_of], found)]
         raise DataError(
-            f"{labels}: none of its {len(rows.row_of):,} values of '{on}' is in {answers}, the first are "
-            f"{listed(list(map(repr, [*rows.row_of][:3])), 3)}. Name the column of the log by --on."
+            f"{labels}: none of its {len(rows.row_of):,} values of '{on}' is in {answers}: the first are "
+            f"{values[0] or 'none'}, and those of the log {values[1] or 'none'}. Write the values alike, or name "
+            "another column by --on."
         )
     shadows = list(_shadows(judgements, recipe))
     done = ServedEvaluation(version, answers, len(rows.row_of.keys() - answered), evaluations, shadows)
@@ -225,6 +232,21 @@ def _version_name(folder: str, number: int) -> str:
     ('candidate/3', '3')
     """
     return f"{CANDIDATE}/{number}" if folder.split("/")[-2:-1] == [CANDIDATE] else str(number)
+
+
+def _require_of(model: Version, about: AnswersDescription, answers: str) -> None:
+    """Raise `DataError` if another model than the version of that number beside `model` answered.
+
+    A version that was pruned cannot be compared.
+    """
+    name = _version_name(about.folder, about.version)
+    versions = model.folder.removesuffix(f"/{_version_name(model.folder, model.number)}")
+    manifest = storage.committed(storage.join(versions, name))
+    if manifest is not None and contents.digest(manifest) != about.digest:
+        raise DataError(
+            f"{answers}: another model than {storage.join(versions, name)} answered as version {name}: {about.folder}. "
+            f"{_ONE_MODEL}"
+        )
 
 
 def _shadows(judgements: dict[str, _Judged], recipe: Recipe) -> Iterator[ShadowComparison]:
@@ -306,30 +328,38 @@ def _label_rows(path: str, on: str, recipe: Recipe) -> _LabelRows:
 
 
 def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescription, pa.Table]]:
-    """Yield the answers of each version in the log, with the columns `on` and those of slices."""
+    """Yield the answers of each version in the log by time, with the columns `on` and those of slices.
+
+    Servers may name the folder of one version in several ways.
+    """
     import pyarrow as pa
-    from pyarrow import parquet
 
     from trainyard.quality.source import find_source
-    from trainyard.storage.listing import seekable_file
+    from trainyard.readers.parquet_rows import UNREADABLE, broken, opened_parquet
 
     tables: dict[tuple[str, str], tuple[AnswersDescription, list[pa.Table]]] = {}
     for file in find_source(path, FORMAT).tables:
-        with seekable_file(file.path) as stream:
-            opened = parquet.ParquetFile(stream)
-            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata)
-            if about is None:
-                raise DataError(f"{path}: {file.name} is no file of `trainyard serve --log`. Name the folder of a log.")
+        with opened_parquet(file) as (opened, _):
             names = opened.schema_arrow.names
-            key = about.own.get(on, on)
-            if key not in names:
-                known = [*about.own, *(name for name in names if name not in about.own.values())]
-                raise DataError(f"{path}: no column '{on}'.{did_you_mean(on, known)} It has: {listed(known, _SHOWN)}.")
+            about = AnswersDescription.from_metadata(opened.schema_arrow.metadata, file.name)
+            if about is None or not {*about.own.values()} <= {*names}:
+                raise DataError(f"{path}: {file.name} is no file of `trainyard serve --log`. Name the folder of a log.")
+            known = ["id", *(name for name in names if name not in about.own.values())]
+            if on not in known:
+                raise DataError(
+                    f"{path}: '{on}' is no column that names an example.{did_you_mean(on, known)} Known are: "
+                    f"{listed(known, _SHOWN)}."
+                )
             sliced = [name for name in recipe.evaluate.slices if name in names]
-            used = list(dict.fromkeys([key, *_answer_columns(about), *sliced]))
-            tables.setdefault((about.digest, about.folder), (about, []))[1].append(opened.read(used))
+            used = [about.own.get(on, on), about.own["time"], *_answer_columns(about), *sliced]
+            try:
+                table = opened.read(list(dict.fromkeys(used)))
+            except UNREADABLE as error:
+                raise broken(file.name, error) from error
+        key = about.digest, _version_name(about.folder, about.version)
+        tables.setdefault(key, (about, []))[1].append(table.replace_schema_metadata())
     for about, parts in tables.values():
-        yield about, pa.concat_tables([part.replace_schema_metadata() for part in parts])
+        yield about, pa.concat_tables(parts).sort_by(about.own["time"])
 
 
 def _model(about: AnswersDescription) -> PushedModel:
