@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,23 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "digits" / "runs" / "20260104-090000-dddd").mkdir()
     (tmp_path / "here.yaml").write_text(f"target: local\nstorage: {tmp_path}\n")
     return tmp_path
+
+
+def test_the_name_of_a_run_says_when_it_began_to_readers_in_every_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = []
+    for written, read in (("Asia/Tokyo", "UTC"), ("America/New_York", "Asia/Tokyo")):
+        monkeypatch.setenv("TZ", written)
+        time.tzset()
+        name = local_runs.new_name()
+        monkeypatch.setenv("TZ", read)
+        time.tzset()
+        start = datetime.fromisoformat(local_runs.begun(name))
+        starts.append(
+            (abs(start.timestamp() - time.time()) < 60, start.utcoffset() == datetime.now().astimezone().utcoffset())
+        )
+    monkeypatch.undo()
+    time.tzset()
+    assert starts == [(True, True)] * 2
 
 
 def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -91,14 +91,14 @@ class LocalRunView:
 
 
 def new_name() -> str:
-    """Return the name of a run that begins now: four characters tell it from another of the same second."""
-    return f"{datetime.now().strftime(_SECOND)}-{secrets.token_hex(2)}"
+    """Return the name of a run that begins now: the second in UTC, and four characters for another run in it."""
+    return f"{datetime.now(UTC).strftime(_SECOND)}-{secrets.token_hex(2)}"
 
 
 def begun(name: str) -> str:
     """Return the start of the run `name` in local time with its zone; '' if the name does not hold it."""
     match = _NAME.fullmatch(name)
-    return datetime.strptime(match[1], _SECOND).astimezone().isoformat() if match else ""
+    return datetime.strptime(match[1], _SECOND).replace(tzinfo=UTC).astimezone().isoformat() if match else ""
 
 
 @dataclass(frozen=True)
