@@ -77,6 +77,9 @@ def commit(uri: str, shape: tuple[int, int, int], classes: int, rows: dict[str, 
             features=[Feature(name="image", dtype="float32", shape=shape, encoded=True)],
             raw_features=[RawFeature(name="image", dtype="string")],
             image=ImageShape(height=shape[0], width=shape[1], channels=shape[2]),
+            quarantined=0,
+            quarantine={},
+            warnings=[],
             fingerprint="random",
         ).write(folder)
     return uri

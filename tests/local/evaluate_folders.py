@@ -133,7 +133,9 @@ def _commit(uri: str, rows: list[dict[str, Any]], document: dict[str, Any]) -> s
             splits[split] = SplitFiles(
                 examples=len(members), files=[name], shard_examples=[len(members)], class_counts=counts
             )
-        Examples(splits=splits, fingerprint="f" * 16, **document).write(output)
+        Examples(splits=splits, quarantined=0, quarantine={}, warnings=[], fingerprint="f" * 16, **document).write(
+            output
+        )
     return uri
 
 

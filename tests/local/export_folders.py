@@ -174,7 +174,16 @@ def png(image: np.ndarray) -> bytes:
 
 
 def document(**fields: Any) -> Examples:
-    return Examples(task="classification", label="label", fingerprint="0", **fields)
+    return Examples(
+        task="classification",
+        label="label",
+        splits={},
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint="0",
+        **fields,
+    )
 
 
 def commit_examples(
@@ -198,7 +207,9 @@ def commit_examples(
                     for row in rows[shard::2]:
                         writer.write(example(row))
             shard_examples = [len(rows[shard::2]) for shard in range(2)]
-            splits[split] = SplitFiles(examples=len(rows), files=names, shard_examples=shard_examples)
+            splits[split] = SplitFiles(
+                examples=len(rows), files=names, shard_examples=shard_examples, class_counts=None
+            )
         tf.saved_model.save(transform, str(folder / "transform" / "transform_fn"))
         document.model_copy(update={"splits": splits}).write(folder)
 

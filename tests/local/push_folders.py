@@ -39,6 +39,13 @@ def evaluated(folder: Path, blessed: bool = True) -> str:
             split="test",
             examples=100,
             metrics={"accuracy": threshold.value or 0},
+            intervals={},
+            classes=[],
+            confusion=[],
+            roc=[],
+            slices=[],
+            worst=[],
+            champion=None,
             gate=Verdict(verdict="blessed" if blessed else "refused", thresholds=[threshold]),
         ).write(staging)
     return str(folder)
@@ -58,5 +65,5 @@ def exported(folder: Path, factor: float, blessed: bool = True) -> str:
         name = "litert_int8 accuracy - trained >= -0.01"
         threshold = Threshold(name=name, value=0.0 if blessed else -0.25, bound=-0.01, interval=None, passed=blessed)
         gate = Verdict(verdict="blessed" if blessed else "refused", thresholds=[threshold])
-        Exports(gate=gate).write(staging)
+        Exports(exports=[], gate=gate).write(staging)
     return str(folder)

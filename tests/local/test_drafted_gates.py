@@ -53,7 +53,7 @@ def blessed(recipe: Recipe, answers: SplitPredictions, examples: Examples) -> bo
 
 
 def document(names: list[str] | None, shares: list[float] | None) -> Examples:
-    train = SplitFiles(examples=ROWS, class_counts=shares and counts(shares))
+    train = SplitFiles(examples=ROWS, files=[], shard_examples=[], class_counts=shares and counts(shares))
     return Examples.model_construct(
         task="classification" if names else "regression", labels=names, targets=[], splits={"train": train}
     )

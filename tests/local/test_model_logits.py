@@ -29,7 +29,17 @@ NESTED = """inner = keras.layers.Dense(outputs, activation="softmax", name="inne
 
 def examples(task: str) -> Examples:
     return Examples(
-        task=task, label="y", labels=None if task == "regression" else ["a", "b"], features=FEATURES, fingerprint="-"
+        task=task,
+        label="y",
+        labels=None if task == "regression" else ["a", "b"],
+        splits={},
+        features=FEATURES,
+        raw_features=[],
+        image=None,
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint="-",
     )
 
 

@@ -35,6 +35,7 @@ from unittest.mock import MagicMock
 import browser
 import export_folders as made
 import grpc
+import keras
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -52,7 +53,13 @@ from pyarrow import compute as pa_compute
 from pyarrow import dataset, parquet
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-from tensorflow_serving.apis import classification_pb2, get_model_metadata_pb2, get_model_status_pb2, predict_pb2
+from tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    predict_pb2,
+    regression_pb2,
+)
 from tensorflow_serving.apis.model_service_pb2_grpc import ModelServiceStub
 from tensorflow_serving.apis.prediction_service_pb2_grpc import PredictionServiceStub
 from tritonclient.utils import InferenceServerException
@@ -114,7 +121,7 @@ def pushed(root: Path, recipe: str, thresholds: dict[str, float]) -> str:
         signature.save(network, transform, document, staging / "saved_model", parsed.data, thresholds)
         device.write(parsed, document, examples.uri, [], staging, thresholds)
         (staging / Statistics.file).write_text("{}")
-        Exports(gate=Verdict(verdict="blessed")).write(staging)
+        Exports(exports=[], gate=Verdict(verdict="blessed", thresholds=[])).write(staging)
     exported = str(root / "exported")
     manifest, kept = (
         storage.require(exported),
@@ -500,7 +507,7 @@ def test_a_version_whose_saved_model_cannot_be_loaded_is_named(content: bytes, t
         (folder / "saved_model.pb").write_bytes(content)
         (folder / "variables").mkdir()
         (folder / "variables" / "variables.index").write_bytes(content)
-    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"))
+    model = PushedModel(folder=str(tmp_path / "1"), inputs=(), labels=("a", "b"), pixels=None)
     with pytest.raises(DataError, match=rf"{tmp_path}/1: its SavedModel cannot be loaded \(.+\)\. Push"):
         ServedModel(model, tmp_path / "1")
 
@@ -924,6 +931,40 @@ def test_the_client_of_tensorflow_serving_gets_the_answers_of_predict(table: Pat
         assert (state.version, state.State.Name(state.state)) == (3, "AVAILABLE")
         status_request.model_spec.name = "n"
         assert refused(ModelServiceStub(channel).GetModelStatus, status_request).startswith("NOT_FOUND n: no such")
+
+
+def test_the_client_of_tensorflow_serving_gets_numbers_where_the_model_predicts_one(
+    table: Path, tmp_path: Path
+) -> None:
+    with storage.stage(str(tmp_path / "examples"), producer="trainyard.preprocess") as staging:
+        shutil.copytree(table / "examples", staging, dirs_exist_ok=True, ignore=lambda *_: ["manifest.json"])
+        document = open_examples(str(table / "examples")).document
+        document.model_copy(update={"task": "regression", "labels": None}).write(staging)
+    classifier = load(str(table / "model"))
+    number = keras.layers.Dense(1)(classifier.layers[-2].output)
+    made.commit_model(tmp_path / "model", keras.Model(classifier.input, number))
+    folder = pushed(tmp_path, f"{TABLE}task: regression\n", {})
+    rows = [{"age": 41.0, "net worth": 9e5, "city": "Bern"}, {"age": 28.5, "city": "Oslo"}]
+    expected = np.array(ty.load(folder).predict(pa.Table.from_pylist(rows))["prediction"], np.float32)
+    assert expected.shape == (2,) and expected[0] != expected[1]
+    asked_for = regression_pb2.RegressionRequest()
+    asked_for.model_spec.name = "m"
+    for row in rows:
+        example = asked_for.input.example_list.examples.add().features.feature
+        for name, value in row.items():
+            if isinstance(value, str):
+                example[name].bytes_list.value.append(value.encode())
+            else:
+                example[name].float_list.value.append(value)
+    with asked(Path(folder)) as addresses, grpc.insecure_channel(addresses.rpc) as channel:
+        url = f"{addresses.url}/v1/models/m"
+        told = [regression.value for regression in PredictionServiceStub(channel).Regress(asked_for).result.regressions]
+        np.testing.assert_allclose(told, expected, rtol=1e-6)
+        status, answer = ask(f"{url}:regress", {"examples": rows})
+        assert status == 200
+        np.testing.assert_allclose(answer["results"], expected, rtol=1e-6)
+        said = "classify: the model predicts one number. Send the request to regress."
+        assert ask(f"{url}:classify", {"examples": rows}) == (400, {"error": said})
 
 
 def without_init(patch: pytest.MonkeyPatch, *packages: str) -> None:

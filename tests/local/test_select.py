@@ -26,7 +26,8 @@ ROWS, CLASSES = 400, 3
 def document(task: str) -> Examples:
     return Examples(
         task=task, label="y", labels=None if task == "regression" else ["a", "b", "c"],
-        targets=["a", "b", "c"] if task == "regression" else [], fingerprint="",
+        targets=["a", "b", "c"] if task == "regression" else [], splits={}, features=[], raw_features=[], image=None,
+        quarantined=0, quarantine={}, warnings=[], fingerprint="",
     )  # fmt: skip
 
 

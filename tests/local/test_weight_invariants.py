@@ -61,6 +61,8 @@ def document(task: str, totals: NDArray[np.float64], weighted: bool) -> Examples
     counts = [1] * CLASSES if weighted else totals.astype(int).tolist()
     files = SplitFiles(
         examples=ROWS,
+        files=[],
+        shard_examples=[],
         class_counts=None if task == "regression" else counts,
         class_weights=totals.tolist() if weighted and task != "regression" else None,
     )
@@ -70,6 +72,12 @@ def document(task: str, totals: NDArray[np.float64], weighted: bool) -> Examples
         labels=None if task == "regression" else [f"class {number}" for number in range(CLASSES)],
         targets=[f"target {number}" for number in range(CLASSES)] if task == "regression" else [],
         splits={"train": files},
+        features=[],
+        raw_features=[],
+        image=None,
+        quarantined=0,
+        quarantine={},
+        warnings=[],
         fingerprint="",
     )
 

@@ -118,6 +118,9 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
             features=features,
             raw_features=[RawFeature(name=f.name, dtype="string") for f in features],
             image=image,
+            quarantined=0,
+            quarantine={},
+            warnings=[],
             fingerprint="test",
         ).write(folder)
     return str(uri)

@@ -207,7 +207,7 @@ def exports(text: str) -> Exports:
                 ),
             )
         ],
-        gate=Verdict(verdict="blessed"),
+        gate=Verdict(verdict="blessed", thresholds=[]),
         skew=[
             SkewPath(
                 path="server (trainyard serve)", records=10, difference=2e-7, to_trained=2e-7, bound=1e-5, passed=True

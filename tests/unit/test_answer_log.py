@@ -341,7 +341,7 @@ def test_a_schedule_trains_when_the_newest_answers_of_the_champion_have_drifted(
     assert due() == (True, "the newest model is trained, and was neither refused nor pushed")
     pipeline.outputs["train"] = trained
     with storage.stage(pipeline.place("evaluate").output, "test") as folder:
-        refused = Verdict(verdict="refused")
+        refused = Verdict(verdict="refused", thresholds=[])
         report_folders.evaluation("yes").model_copy(update={"gate": refused}).write(folder)
     due_now, why = due()
     assert not due_now and why.endswith("and these data were trained on already"), why

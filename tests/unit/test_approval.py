@@ -40,7 +40,7 @@ from trainyard.steps.push.versions import Approved, approve, reject, rollback
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
 
-BLESSED = Verdict(verdict="blessed")
+BLESSED = Verdict(verdict="blessed", thresholds=[])
 Push = Callable[..., Pushed]
 
 
@@ -66,7 +66,7 @@ def push(models: str, tmp_path: Path) -> Push:
         with storage.stage(str(folder / "export"), "trainyard.export") as staging:
             (staging / "saved_model").mkdir()
             (staging / "saved_model/saved_model.pb").write_text(content)
-            Exports(gate=BLESSED).write(staging)
+            Exports(exports=[], gate=BLESSED).write(staging)
         (folder / "push").mkdir()
         recipe = recipes.load("digits", [f"push.approve={str(waits).lower()}"])
         steps = str(folder / "evaluate"), str(folder / "export")

@@ -120,7 +120,7 @@ def test_numbers_are_compared_in_the_tenths_of_those_before() -> None:
 
 def test_drift_refuses_a_model_only_if_the_recipe_says_so() -> None:
     moved = compare(statistics(age=number(40)), statistics(age=number(50)), BOUNDS)
-    verdict = Verdict(verdict="blessed")
+    verdict = Verdict(verdict="blessed", thresholds=[])
     assert judge_drift(verdict, moved, BOUNDS) == verdict
     refused = judge_drift(verdict, moved, BOUNDS.model_copy(update={"refuse": True}))
     assert refused.verdict == "refused" and refused.thresholds[0].value == 1

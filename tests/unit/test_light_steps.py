@@ -23,13 +23,25 @@ def loaded(program: str, *arguments: str) -> str:
 
 
 def test_a_push_loads_no_framework(tmp_path: Path) -> None:
-    gate = Verdict(verdict="blessed")
+    gate = Verdict(verdict="blessed", thresholds=[])
     with storage.stage(str(tmp_path / "evaluation"), producer="trainyard.evaluate") as staging:
-        Evaluation(split="test", examples=1, metrics={"accuracy": 1.0}, gate=gate).write(staging)
+        Evaluation(
+            split="test",
+            examples=1,
+            metrics={"accuracy": 1.0},
+            intervals={},
+            classes=[],
+            confusion=[],
+            roc=[],
+            slices=[],
+            worst=[],
+            champion=None,
+            gate=gate,
+        ).write(staging)
     with storage.stage(str(tmp_path / "exported"), producer="trainyard.export") as staging:
         (staging / "saved_model").mkdir()
         (staging / "saved_model" / "saved_model.pb").touch()
-        Exports(gate=gate).write(staging)
+        Exports(exports=[], gate=gate).write(staging)
     program = """
 from trainyard.runtime import step
 from trainyard.spec import recipe

@@ -32,7 +32,19 @@ from trainyard_control.search import bench, learning_curve, sweep
 from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep
 
-REFUSED = Evaluation(split="test", examples=1, metrics={}, gate=Verdict(verdict="refused"))
+REFUSED = Evaluation(
+    split="test",
+    examples=1,
+    metrics={},
+    intervals={},
+    classes=[],
+    confusion=[],
+    roc=[],
+    slices=[],
+    worst=[],
+    champion=None,
+    gate=Verdict(verdict="refused", thresholds=[]),
+)
 
 
 class Quiet:
@@ -199,7 +211,7 @@ def test_an_overridden_run_goes_on_to_push_with_the_reason_after_a_gate_refused(
             options[step] = arguments
             if step == "export":
                 with storage.stage(output, producer="trainyard.export") as folder:
-                    Exports(gate=REFUSED.gate).write(folder)
+                    Exports(exports=[], gate=REFUSED.gate).write(folder)
                 return
             super()._process(step, output, arguments)
 

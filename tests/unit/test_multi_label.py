@@ -177,7 +177,13 @@ def test_each_task_has_a_main_metric_that_a_report_and_a_learning_curve_know() -
         examples=100,
         metrics={"roc_auc": 0.9, "f1": 0.75},
         intervals={"f1": Interval(low=0.7, high=0.8)},
-        gate=Verdict(verdict="blessed"),
+        classes=[],
+        confusion=[],
+        roc=[],
+        slices=[],
+        worst=[],
+        champion=None,
+        gate=Verdict(verdict="blessed", thresholds=[]),
     )
     assert judged.main_metric == "f1"
     point = _point(1.0, 500, judged)

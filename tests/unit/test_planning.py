@@ -347,13 +347,16 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path) -> None:
     recipe = recipes.load("digits")
-    splits = {split: SplitFiles(examples=count) for split, count in {"train": 1446, "eval": 157, "test": 194}.items()}
+    splits = {
+        split: SplitFiles(examples=count, files=[], shard_examples=[], class_counts=None)
+        for split, count in {"train": 1446, "eval": 157, "test": 194}.items()
+    }
     folder = tmp_path / "digits" / "preprocess" / "key"
     folder.mkdir(parents=True)
     Examples(
         task="classification", label="label", labels=[*"0123456789"],
-        splits=splits,    # type: ignore[arg-type]
-        image=ImageShape(height=8, width=8, channels=1),    fingerprint="x"
+        splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
+        image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
     ).write(folder)  # fmt: skip
     summary = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)
     assert (summary.train, summary.eval, summary.image, summary.origin) == (1446, 157, (8, 8, 1), "last preprocessing")

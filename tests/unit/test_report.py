@@ -79,7 +79,7 @@ def test_what_the_answers_rest_on_stands_beside_how_far_it_moved(tmp_path):
     judged.write(Path(folders["evaluate"]))
     assert "Moved" not in "".join(rendered(folders).text)
     distance = Distance(l_infinity=0.2, jensen_shannon=0.123, psi=0.3)
-    moved = Movement(feature="fare", distance=distance, sentences=["it left"])
+    moved = Movement(feature="fare", distance=distance, shift=None, missing=None, sentences=["it left"])
     judged.model_copy(update={"drift": [moved]}).write(Path(folders["evaluate"]))
     text = "".join(rendered(folders).text)
     rest = text[text.index("What the answers rest on") :]
@@ -100,6 +100,7 @@ def test_a_table_s_columns_are_shown_with_what_they_lack_and_hold(tmp_path):
     }
     Statistics(
         examples={"train": 8},
+        classes={},
         features={name: {"train": feature_statistics} for name, feature_statistics in columns.items()},
     ).write(Path(folders["preprocess"]))
     km, few, town = summaries(folders["preprocess"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import kfp_server_api
 import pytest
@@ -226,11 +227,12 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
     assert compilation.metadata_from_run(body).schedule == ""
 
 
-BLESSED, REFUSED = (Verdict(verdict=verdict) for verdict in ("blessed", "refused"))
+BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))
 
 
 def judged(gate: Verdict) -> Evaluation:
-    return Evaluation(split="test", examples=1, metrics={}, gate=gate)
+    none: dict[str, Any] = {key: [] for key in ("classes", "confusion", "roc", "slices", "worst")}
+    return Evaluation(split="test", examples=1, metrics={}, intervals={}, champion=None, gate=gate, **none)
 
 
 def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     assert due(always) == left and not due(never)[0]
     exported = keys.output_uri(root, recipe, "export", examples, model)
     with storage.stage(exported, producer="test") as folder:
-        Exports(gate=BLESSED).write(folder)
+        Exports(exports=[], gate=BLESSED).write(folder)
     assert due(always) == left
     digest = content(storage.require(exported)).digest
     pushed_again = keys.output_uri(root, recipe, "push", "any", exported)
@@ -288,7 +290,7 @@ def test_a_model_with_thresholds_that_was_pushed_beside_an_earlier_champion_is_n
     assert arguments["thresholds"] == '{"3": 0.25}'
     made_from = origin(recipe, "export", arguments).model_dump()
     with storage.stage(exported, producer="test", origin=made_from) as folder:
-        Exports(gate=BLESSED, thresholds={"3": 0.25}).write(folder)
+        Exports(exports=[], gate=BLESSED, thresholds={"3": 0.25}).write(folder)
     assert run(Pipeline(root, recipe), When(new_data=True), NOW)[0], "it was not pushed"
     digest = content(storage.require(exported)).digest
     with storage.stage(keys.output_uri(root, recipe, "push", "any", exported), producer="test") as folder:
@@ -301,7 +303,7 @@ def test_a_model_with_thresholds_that_was_pushed_beside_an_earlier_champion_is_n
 
 def counted(mean: float) -> Statistics:
     feature = FeatureStatistics(count=100, missing=0, mean=mean, std=2.0, min=0, max=100)
-    return Statistics(examples={"train": 100, "eval": 10, "test": 10}, features={"age": {"train": feature}})
+    return Statistics(examples={"train": 100, "eval": 10, "test": 10}, classes={}, features={"age": {"train": feature}})
 
 
 def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trained_on(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_command_reads_the_last_measurement_and_refuses_to_invent_one(tmp_pa
     assert "no latency of digits is measured" in str(refused.exception)
     folder = tmp_path / "runs" / "digits" / "export" / "key"
     folder.mkdir(parents=True)
-    Exports(exports=FILES, gate=Verdict(verdict="blessed")).write(folder)
+    Exports(exports=FILES, gate=Verdict(verdict="blessed", thresholds=[])).write(folder)
     rows = json.loads(CliRunner().invoke(app, command).stdout)
     assert [row["pool"] for row in rows] == ["large", "small", "few", "inf2", "l4"]
     assert [row["pool"] for row in rows if row["chosen"]] == ["small"]

@@ -75,7 +75,10 @@ def test_report_and_record_say_it(tmp_path):
 def imagenet(examples: Examples) -> Examples:
     """The document of ImageNet's two archives, two images of which could not be read."""
     counts = {"train": 1_256_000, "eval": 25_165, "test": 50_000}
-    splits = {split: SplitFiles(examples=count, files=["a"], shard_examples=[count]) for split, count in counts.items()}
+    splits = {
+        split: SplitFiles(examples=count, files=["a"], shard_examples=[count], class_counts=None)
+        for split, count in counts.items()
+    }
     return examples.model_copy(update={"splits": splits, "labels": [f"n{n}" for n in range(1000)], "quarantined": 2})
 
 

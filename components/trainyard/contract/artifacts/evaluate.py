@@ -182,13 +182,13 @@ class Evaluation(Document):
     split: Split | None
     examples: int
     metrics: dict[str, float]
-    intervals: dict[str, Interval] = {}
-    classes: list[ClassMetrics] = []
-    confusion: list[list[int]] = []
-    roc: list[Roc] = []
-    slices: list[SliceMetrics] = []
-    worst: list[Mistake] = []
-    champion: str | None = None
+    intervals: dict[str, Interval]
+    classes: list[ClassMetrics]
+    confusion: list[list[int]]
+    roc: list[Roc]
+    slices: list[SliceMetrics]
+    worst: list[Mistake]
+    champion: str | None
     gate: Verdict
     champion_metrics: dict[str, float] = {}
     disagreement: Disagreement | None = None

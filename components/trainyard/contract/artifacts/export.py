@@ -114,7 +114,7 @@ class Exports(Document):
     file = "exports.json"
     made_by = "export"
 
-    exports: list[ExportedFile] = []
+    exports: list[ExportedFile]
     gate: Verdict
     skew: list[SkewPath] = []
     left_out: dict[str, str] = {}

@@ -55,7 +55,7 @@ class Verdict(FrozenModel):
     """The verdict of a gate, with its reasons."""
 
     verdict: Literal["blessed", "refused"]
-    thresholds: list[Threshold] = []
+    thresholds: list[Threshold]
 
 
 def refusal_reason(thresholds: Iterable[Threshold]) -> str:

@@ -109,9 +109,9 @@ class SplitFiles(FrozenModel):
     """
 
     examples: int
-    files: list[str] = []
-    shard_examples: list[int] = []
-    class_counts: list[int] | None = None
+    files: list[str]
+    shard_examples: list[int]
+    class_counts: list[int] | None
     class_weights: list[float] | None = None
 
     @property
@@ -152,21 +152,21 @@ class Examples(Document):
 
     task: Task
     label: str
-    labels: list[str] | None = None
+    labels: list[str] | None
     targets: list[str] = []
     target_moments: list[TargetMoments] = []
     target_log_moments: dict[Literal["log", "log1p"], list[TargetMoments]] = {}
     eval_target_moments: list[TargetMoments] = []
-    splits: dict[Split, SplitFiles] = {}
-    features: list[Feature] = []
-    raw_features: list[RawFeature] = []
+    splits: dict[Split, SplitFiles]
+    features: list[Feature]
+    raw_features: list[RawFeature]
     computed_features: list[ComputedFeature] = []
     mean_weight: float | None = None  # of the training split; None if all examples count the same
-    image: ImageShape | None = None
-    quarantined: int = 0
+    image: ImageShape | None
+    quarantined: int
     unselected: int = 0  # rows that data.where leaves out
-    quarantine: dict[str, int] = {}
-    warnings: list[str] = []
+    quarantine: dict[str, int]
+    warnings: list[str]
     fingerprint: str
     window: Window | None = None
 

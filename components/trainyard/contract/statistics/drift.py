@@ -230,7 +230,7 @@ class Statistics(Document):
     file: ClassVar[str] = "statistics.json"
 
     examples: dict[Split, int]
-    classes: dict[str, dict[Split, int]] = {}
+    classes: dict[str, dict[Split, int]]
     features: dict[str, dict[Split, FeatureStatistics]]
     time_zone: str = DEFAULT_ZONE
 
@@ -244,9 +244,9 @@ class Movement(FrozenModel):
     """
 
     feature: str
-    distance: Distance | None = None
-    shift: float | None = None
-    missing: tuple[float, float] | None = None
+    distance: Distance | None
+    shift: float | None
+    missing: tuple[float, float] | None
     unknown: float | None = None
     sentences: list[str]
 
@@ -309,7 +309,7 @@ class _Shares:
 
 
 def _changed(name: str, how: str) -> Movement:
-    return Movement(feature=name, sentences=[f"{name}: {how}"])
+    return Movement(feature=name, distance=None, shift=None, missing=None, sentences=[f"{name}: {how}"])
 
 
 def _kind(statistics: FeatureStatistics) -> str:
@@ -320,7 +320,7 @@ def _moved_classes(before: Statistics, now: Statistics, bounds: Bounds) -> Movem
     old, new = _Shares.from_classes(before), _Shares.from_classes(now)
     apart = distance(*_text_shares(old, new))
     sentences = _frequencies(LABEL, old, new, bounds.max_frequency_change) + _out_of_bounds(LABEL, apart, bounds)
-    return Movement(feature=LABEL, distance=apart, sentences=sentences)
+    return Movement(feature=LABEL, distance=apart, shift=None, missing=None, sentences=sentences)
 
 
 def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds: Bounds) -> Movement:
@@ -330,7 +330,7 @@ def _movement(name: str, old: FeatureStatistics, new: FeatureStatistics, bounds:
         sentences.append(f"{name}: {missing[0]:.1%} missing before, {missing[1]:.1%} now")
     shift, apart, unknown = None, None, None
     if (old.words is None) != (new.words is None) or not (old.has_values and new.has_values):
-        return Movement(feature=name, missing=(missing[0], missing[1]), sentences=sentences)
+        return Movement(feature=name, distance=None, shift=None, missing=(missing[0], missing[1]), sentences=sentences)
     if old.top is not None and new.top is not None:
         before, now = _Shares.from_top(old.top, old), _Shares.from_top(new.top, new)
         apart = distance(*_text_shares(before, now))

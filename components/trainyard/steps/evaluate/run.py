@@ -53,7 +53,18 @@ def judge_reported(recipe: Recipe, model: str, output: Path, champion: str) -> N
     }
     verdict = judge(recipe.evaluate.gates, measured, [], ChampionState(present=bool(champion)))
     Evaluation(
-        split=None, examples=0, metrics=metrics, champion=champion or None, gate=verdict, champion_metrics=before
+        split=None,
+        examples=0,
+        metrics=metrics,
+        intervals={},
+        classes=[],
+        confusion=[],
+        roc=[],
+        slices=[],
+        worst=[],
+        champion=champion or None,
+        gate=verdict,
+        champion_metrics=before,
     ).write(output)
     (output / "verdict.json").write_text(verdict.model_dump_json(indent=1), encoding="utf-8")
     events.emit("evaluated", verdict=verdict.verdict, **metrics)

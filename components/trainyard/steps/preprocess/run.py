@@ -16,8 +16,25 @@ def run(recipe: Recipe, output: Path, beam_options: str = "", day: str = "") -> 
     day: if the recipe reads a window of days, the day after its last one, YYYY-MM-DD; today in UTC by default.
     """
     if recipe.data.format == "none":
-        Examples(task=recipe.task, label="", fingerprint=keys.fingerprint(recipe)).write(output)
+        _write_empty(recipe, output)
         return
     from trainyard.steps.preprocess.prepare import prepare  # TensorFlow and Beam: seconds
 
     prepare(recipe, output, beam_options, day)
+
+
+def _write_empty(recipe: Recipe, output: Path) -> None:
+    """Write the examples.json of a recipe without data into `output`."""
+    Examples(
+        task=recipe.task,
+        label="",
+        labels=None,
+        splits={},
+        features=[],
+        raw_features=[],
+        image=None,
+        quarantined=0,
+        quarantine={},
+        warnings=[],
+        fingerprint=keys.fingerprint(recipe),
+    ).write(output)
