@@ -28,7 +28,7 @@ INTERVAL = 20  # steps; a checkpoint is begun after every half of it, and at an 
 SECONDS = 300  # generous: other work goes on beside it
 
 
-@pytest.mark.parametrize("served", ["s3"], indirect=True)  # minutes of work
+@pytest.mark.parametrize("served", ["gs"], indirect=True)  # S3 in tests/cluster/test_train_step_bucket.py
 def test_a_gang_in_a_bucket_loses_at_most_an_interval_by_a_kill_also_while_a_checkpoint_is_written(
     store: Store, tmp_path: Path
 ) -> None:

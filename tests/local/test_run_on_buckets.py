@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 from object_stores import Store
-from processes import descendants
 from tests.unit.test_packages import wheel as write_wheel
 
 import trainyard as ty
-from trainyard.process.child_process import start_time
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -71,35 +68,6 @@ def test_digits_are_trained_and_pushed_in_a_bucket_and_the_next_run_meets_its_ch
     assert (
         versions.alias("canary", "2").metric == versions["2"].metric != "" and versions["3"].report == first["report"]
     )
-
-
-@GS
-def test_training_killed_with_its_checkpoints_in_a_bucket_is_gone_on_with(store: Store, here: list[str]) -> None:
-    options = [*here, "--set", "train.epochs=12", "--set", "export.formats=[saved_model]"]
-    root = yaml.safe_load(Path(here[1]).read_text())["storage"]
-    process = subprocess.Popen(
-        [*TRAINYARD, "run", "digits", *options], stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    deadline = time.monotonic() + 500
-    while not steps(root):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.2)
-    below = descendants(process.pid)
-    process.kill()
-    process.wait()
-    while any(map(start_time, below)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    record = run(options)
-    assert record["train"]["resumed_from"] > 0
-    assert record["gate"]["verdict"] == "blessed"
-
-
-def steps(root: str) -> list[str]:
-    """Return the checkpoints after the first one."""
-    folders = [name for name in storage.children(f"{root}/digits/train") if name.endswith(".checkpoints")]
-    names = [name for folder in folders for name in storage.children(f"{root}/digits/train/{folder}")]
-    return [name for name in names if name.startswith("ckpt-") and name != "ckpt-0"]
 
 
 COUNTED = """import pathlib
