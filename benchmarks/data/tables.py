@@ -61,6 +61,7 @@ def beam(path: Path, output: Path) -> None:
     """
     import apache_beam
     import tensorflow as tf
+    import tensorflow_transform as tft
     import tensorflow_transform.beam as tft_beam
     from apache_beam.coders import BytesCoder
     from tensorflow_transform.tf_metadata import schema_utils
@@ -70,10 +71,12 @@ def beam(path: Path, output: Path) -> None:
 
     data = _recipe(path).data
     schema = schema_utils.schema_from_feature_spec({**raw_spec(data), LABEL: tf.io.FixedLenFeature((), tf.string)})
-    own = column_preprocessing(data, {})
+    numbers = {name: feature for name, feature in data.features.items() if name not in CATEGORIES}
+    own = column_preprocessing(data.model_copy(update={"features": numbers}), {}, [], Path())
 
     def preprocessing_fn(inputs: dict[str, Any]) -> dict[str, Any]:
-        return {**own(inputs), LABEL: inputs[LABEL]}
+        ids = {name: tft.compute_and_apply_vocabulary(inputs[name], num_oov_buckets=1) for name in CATEGORIES}
+        return {**own(inputs), **ids, LABEL: inputs[LABEL]}
 
     source: Any = tfxio.BeamRecordCsvTFXIO(physical_format="text", column_names=[*FEATURES, LABEL], schema=schema)
     with apache_beam.Pipeline() as pipeline, tft_beam.Context(temp_dir=str(output) + ".tmp"):

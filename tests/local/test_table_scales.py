@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import redirect_stdout
 from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import device_folder
 import numpy as np
@@ -21,7 +22,7 @@ from preprocess_sources import preprocess
 
 from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.statistics import quantiles
-from trainyard.steps.preprocess.transforming.features import column_preprocessing
+from trainyard.steps.preprocess.transforming.features import NO_VALUES, column_preprocessing, write_vocabularies
 
 ROWS = 400
 COLUMNS = {
@@ -302,7 +303,26 @@ def test_a_column_that_is_scaled_adds_no_operations_of_its_own_but_to_read_it() 
         data = Data.model_validate({"format": "csv", "path": "a.csv", "label": "y", "features": features})
         with tf.Graph().as_default() as graph:
             inputs = {name: tf.compat.v1.placeholder(tf.float32, (None,)) for name in features}
-            assert set(column_preprocessing(data, {}, [])(inputs)) == set(features)
+            assert set(column_preprocessing(data, {}, [], Path())(inputs)) == set(features)
             return len(graph.get_operations())
 
-    assert operations(40) - operations(20) <= 2 * 20  # a placeholder and a cast
+    assert operations(40) - operations(20) <= 20  # a placeholder
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({}, ["b", "[missing]", "d", "a"]),  # equally frequent ones as tf.Transform orders them
+        ({"vocabulary_size": 2}, ["b", "[missing]"]),
+        ({"min_count": 2}, ["b", "[missing]"]),
+        ({"min_count": 9}, [NO_VALUES]),
+    ],
+)
+def test_a_vocabulary_has_the_frequent_values_of_the_category(
+    settings: dict[str, int], lines: list[str], tmp_path: Path
+) -> None:
+    features = {"n": {"type": "numeric"}, "c": {"type": "category", **settings}}
+    data = Data.model_validate({"format": "csv", "path": "a.csv", "label": "y", "features": features})
+    counts = Counter({"a": 1, "b": 3, "d": 1, "": 1, "[missing]": 1, "two\nlines": 5})
+    write_vocabularies(data, {"c": counts}, tmp_path / "made")
+    assert [path.read_text() for path in (tmp_path / "made").iterdir()] == ["".join(f"{line}\n" for line in lines)]

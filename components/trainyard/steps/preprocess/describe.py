@@ -27,10 +27,8 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.shards import shard_name
-from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
+from trainyard.steps.preprocess.transforming.features import NO_VALUES, fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
-
-_NO_VALUES = "49d0cd50-04bb-48c0-bc6f-5b575dce351a"
 
 
 def write_description(
@@ -88,17 +86,14 @@ def write_description(
 
 
 def _without_words(columns: dict[str, Column], output: Path) -> list[str]:
-    """Return a sentence for each column whose vocabulary is empty: the model can tell none of its values apart.
-
-    tf.Transform writes a line into an empty one (1.21, analyzers.py).
-    """
+    """Return a sentence for each column whose vocabulary is empty: the model can tell none of its values apart."""
     assets = output / "transform" / "transform_fn" / "assets"
     vocabularies = {name: assets / column.vocabulary for name, column in columns.items() if column.vocabulary}
     return [
         f"'{name}': no value or word occurs as often as min_count asks, so the model learns nothing of it. Lower "
         "min_count, or leave the column out."
         for name, path in vocabularies.items()
-        if path.read_text(encoding="utf-8").strip() in ("", _NO_VALUES)
+        if path.read_text(encoding="utf-8").strip() in ("", NO_VALUES)
     ]
 
 

@@ -23,14 +23,16 @@ from trainyard.steps.preprocess.readers.files import find_files, with_listed_lab
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
-from trainyard.steps.preprocess.statistics import clip_limits
+from trainyard.steps.preprocess.statistics import category_counts, clip_limits
 from trainyard.steps.preprocess.transforming.features import (
+    VOCABULARIES,
     column_preprocessing,
     image_preprocessing,
     learned_columns,
     raw_spec,
     with_computed,
     without_weight,
+    write_vocabularies,
 )
 from trainyard.steps.preprocess.transforming.module import Preprocessing, label_types, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
@@ -67,9 +69,13 @@ def _preprocess(recipe: Recipe, custom: Preprocessing | None, output: Path, atte
     quality.require_fitting(collected.conformity, recipe.data)
     image = _image_shape(collected, recipe)
     labels = quality.class_names(collected) if recipe.task != "regression" else None
-    clips = clip_limits(recipe.data, collected.parts) if image is None and custom is None else {}
-    indicated = _indicators(collected, recipe) if image is None and custom is None else []
-    default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated)
+    by_column = custom is None and image is None
+    clips = clip_limits(recipe.data, collected.parts) if by_column else {}
+    indicated = _indicators(collected, recipe) if by_column else []
+    vocabularies = attempt.folder / VOCABULARIES
+    if by_column:
+        write_vocabularies(recipe.data, category_counts(recipe.data, collected.parts), vocabularies)
+    default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated, vocabularies)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None
     settings = TransformSettings(
@@ -90,7 +96,6 @@ def _preprocess(recipe: Recipe, custom: Preprocessing | None, output: Path, atte
     shards = sum(layout.shards for layout in settings.layouts.values())
     events.emit("transforming", shards=shards, classes=len(labels or []), own_preprocessing_fn=custom is not None)
     transform(settings, collected.name, output)
-    by_column = custom is None and image is None
     columns = learned_columns(recipe.data, output / "transform" / "transform_fn", indicated) if by_column else {}
     write_description(recipe, collected, settings, image, columns, output)
     events.emit(

@@ -20,7 +20,7 @@ from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import is_common, top_values
 from trainyard.quality.conformity import Conformity, Rows, check_rows
 from trainyard.quality.tables.columns import DAY_DIGITS, Numbers
-from trainyard.spec.columns import Date, Numeric
+from trainyard.spec.columns import Category, Date, Numeric
 from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import Parts
@@ -318,6 +318,21 @@ def clip_limits(data: Data, parts: Parts) -> Limits:
 
     found = quantiles(lambda: parts.batches("train"), columns, f"measure/{data.weight}" if data.weight else None)
     return {name.partition("/")[2]: (low, high) for name, (low, high) in found.items()}
+
+
+def category_counts(data: Data, parts: Parts) -> dict[str, Counter[str]]:
+    """Return the number of training rows with a weight above 0 by category and value."""
+    columns = {
+        name: f"{'measure' if name in data.derive else 'raw'}/{name}"
+        for name, feature in data.features.items()
+        if isinstance(feature, Category)
+    }
+    counts: dict[str, Counter[str]] = {name: Counter() for name in columns}
+    for rows in parts.batches("train") if columns else ():
+        counted = rows.filter(pa.array(rows[f"measure/{data.weight}"].to_numpy() > 0)) if data.weight else rows
+        for name, column in columns.items():
+            counts[name].update(_counts(counted[column]))
+    return counts
 
 
 def quantiles(
