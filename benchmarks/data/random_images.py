@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.document import SPLITS
+from trainyard.steps.preprocess.shards import count_shards, shard_name, write_shard
 from trainyard.storage import storage
 
 CLASSES = 10
@@ -62,13 +63,17 @@ def commit(uri: str, shape: tuple[int, int, int], classes: int, rows: dict[str, 
     with storage.stage(uri, producer="trainyard.preprocess") as folder:
         (folder / "examples").mkdir()
         for split in SPLITS:
-            name = f"examples/{split}-00000-of-00001.tfrecord"
-            with tf.io.TFRecordWriter(str(folder / name)) as writer:
-                for image, label in rows[split]:
-                    writer.write(_example(image, label))
             count = len(rows[split])
+            shards = count_shards(count, None)
+            bounds = [count * shard // shards for shard in range(shards + 1)]
+            names = [f"examples/{shard_name(split, shard, shards)}" for shard in range(shards)]
+            for name, (start, end) in zip(names, itertools.pairwise(bounds), strict=True):
+                write_shard((_example(*row) for row in rows[split][start:end]), folder / name)
             class_counts = [int(number) for number in np.bincount([label for _, label in rows[split]], None, classes)]
-            splits[split] = SplitFiles(examples=count, files=[name], shard_examples=[count], class_counts=class_counts)
+            shard_examples = np.diff(bounds).tolist()
+            splits[split] = SplitFiles(
+                examples=count, files=names, shard_examples=shard_examples, class_counts=class_counts
+            )
         Examples(
             task="classification",
             label="label",

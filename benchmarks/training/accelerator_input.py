@@ -111,7 +111,7 @@ class _Clock:
         self._staging = ThreadPoolExecutor(1)
         self._pinned: dict[int, np.ndarray] = {}
         self._link_free = self._free = 0.0
-        self._steps: queue.SimpleQueue[tuple[Future[float], Future[None]]] = queue.SimpleQueue()
+        self._steps: queue.SimpleQueue[tuple[float, Future[float], Future[None]]] = queue.SimpleQueue()
         self._queued = threading.Semaphore(_QUEUED)
         threading.Thread(target=self._compute, daemon=True).start()
 
@@ -123,7 +123,7 @@ class _Clock:
         """Queue a step on the rows at `address`, and return its end."""
         self._queued.acquire()
         end: Future[None] = Future()
-        self._steps.put((self._transfers[address], end))
+        self._steps.put((time.perf_counter(), self._transfers[address], end))
         return end
 
     def _transfer(self, rows: np.ndarray) -> float:
@@ -135,8 +135,9 @@ class _Clock:
 
     def _compute(self) -> None:
         while True:
-            transfer, end = self._steps.get()
-            self._free = max(self._free, transfer.result(), time.perf_counter()) + self.step_seconds
+            queued, transfer, end = self._steps.get()
+            # Not the present time: this thread wakes late, and a device does not.
+            self._free = max(self._free, transfer.result(), queued) + self.step_seconds
             time.sleep(max(0.0, self._free - time.perf_counter()))
             self._queued.release()
             end.set_result(None)
