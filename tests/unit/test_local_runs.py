@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.report import index, local_runs, summary
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
@@ -71,6 +71,18 @@ def test_the_name_of_a_run_says_when_it_began_to_readers_in_every_time_zone(monk
     monkeypatch.undo()
     time.tzset()
     assert starts == [(True, True)] * 2
+
+
+@pytest.mark.parametrize("content", ['{"recipe": ', "null", "5", "[]", '"x"', "\ufeff{}", "[" * 100_000])
+def test_a_run_whose_record_is_damaged_is_listed_and_whatever_needs_the_record_names_the_file(
+    root: Path, content: str
+) -> None:
+    record = root / "digits" / "runs" / FIRST / "run.json"
+    record.write_text(content)
+    damaged = next(entry for entry in local_runs.newest(str(root), 10) if entry.name == FIRST)
+    assert (damaged.state, damaged.reason) == ("failed", f"{record} is damaged")
+    with pytest.raises(DataError, match=rf"^{re.escape(str(record))}: is no JSON object, so it is damaged\. Delete it"):
+        storage.read_json(str(record))
 
 
 def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:

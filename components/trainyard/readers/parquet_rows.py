@@ -26,7 +26,7 @@ _PACKED = 8  # chosen: a column is seldom packed closer
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
-"""What pyarrow raises for a damaged file."""
+"""The errors of pyarrow for a damaged file."""
 
 
 def parquet_columns(file: TableFile) -> list[str]:

@@ -229,7 +229,7 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
     folder = storage.join(_runs(root, recipe), name)
     try:
         record = storage.read_json(storage.join(folder, "run.json"))
-    except ValueError:  # damaged by hand or by a disk: the run is listed all the same
+    except DataError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
     note = storage.read_text(storage.join(folder, NOTE), "replace") or ""

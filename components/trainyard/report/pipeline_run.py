@@ -46,7 +46,7 @@ def write_end(recipe: Recipe, root: str, run_id: str, step: str) -> str:
 def write_failure(recipe: Recipe, root: str, run_id: str, output: str) -> None:
     """Write run.json and report.html of a run that ends with the failure recorded beside `output`."""
     record = storage.read_json(keys.failure_record(output))
-    if record is None:
+    if not record:
         return
     folder = keys.run_folder(root, recipe.name, run_id)
     done, seconds = _finished(recipe, root, folder)

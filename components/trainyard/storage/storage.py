@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, DataError
 from trainyard.storage import folders, volume_copies
 from trainyard.storage.buckets import bucket_folders, stores
 from trainyard.storage.buckets.objects import deadline
@@ -211,9 +211,15 @@ def read_text(uri: str, errors: str = "strict") -> str | None:
 
 
 def read_json(uri: str) -> dict[str, Any]:
-    """Return the JSON object in the file at `uri`, empty if it is missing. Raises `ValueError` if it is damaged."""
+    """Return the JSON object in the file at `uri`, empty if it is missing. Raises `DataError` if it is damaged."""
     text = read_text(uri)
-    return dict(json.loads(text)) if text else {}
+    try:
+        document = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise DataError(f"{uri}: is no JSON object, so it is damaged. Delete it, or restore it.")
+    return document
 
 
 def remove(uri: str) -> None:

@@ -250,8 +250,10 @@ def _send(upload: Upload, names: list[str], progress: Progress) -> None:
 
 def seconds_for(upload: Upload, total: int) -> float:
     """Return the seconds that `total` bytes take, at the speed of the last upload to that storage."""
-    record = storage.read_json(str(_speed_record(upload.folder)))
-    return total / float(record.get("bytes_per_second", _BYTES_PER_SECOND))
+    with suppress(DataError):
+        record = storage.read_json(str(_speed_record(upload.folder)))
+        return total / float(record.get("bytes_per_second", _BYTES_PER_SECOND))
+    return total / _BYTES_PER_SECOND
 
 
 def _speed_record(folder: str) -> Path:
