@@ -23,7 +23,7 @@ from tests.unit.test_pipeline_run import TEXT, PipelineRun
 
 import trainyard as ty
 from trainyard.errors import DataError
-from trainyard.report import notify
+from trainyard.report import notify, pipeline_run
 from trainyard.report.notify import Message, send, signature
 from trainyard.runtime import task
 from trainyard.spec.notify import KEY_VARIABLE, SETTINGS_VARIABLE, URL_VARIABLE, Notify
@@ -133,8 +133,20 @@ def test_a_failure_and_a_refusal_are_told_and_only_the_wanted_events(
     assert len(webhook.requests) == count
 
 
-def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it(run: PipelineRun, webhook: Webhook) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it_at_once(
+    run: PipelineRun, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, told = signal.getsignal(signal.SIGTERM), []
+
+    def write_failure(*arguments: Any) -> None:  # Argo ends the container before it is through
+        deadline = time.monotonic() + 10
+        while not webhook.requests and time.monotonic() < deadline:
+            time.sleep(0.01)
+        told.append(len(webhook.requests))
+        write(*arguments)
+
+    write = pipeline_run.write_failure
+    monkeypatch.setattr(pipeline_run, "write_failure", write_failure)
     with pytest.raises(SystemExit) as end, task.opened("preprocess", TEXT, str(run.root), "", "r1") as this:
         this.place()
         assert signal.getsignal(signal.SIGTERM) not in (before, signal.SIG_DFL), "the signal would end the tests"
@@ -142,7 +154,8 @@ def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it(run: Pipe
         time.sleep(60)
     assert end.value.code == 143 and run.record()["failed_step"] == "preprocess"
     [body] = webhook.bodies
-    assert (body["type"], body["data"]["exit_code"]) == ("failed", 143)
+    assert told == [1] and (body["type"], body["data"]["exit_code"]) == ("failed", 143)
+    assert body["data"]["text"].startswith("digits, run r1: failed. preprocess was stopped by SIGTERM: the run was ")
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -84,3 +85,30 @@ def on_signals(handler: Callable[[], None], numbers: Iterable[int], restore: boo
     finally:
         for number, earlier in before.items() if restore else ():
             signal.signal(number, earlier)
+
+
+@contextmanager
+def on_arrival(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` in a thread as soon as SIGTERM arrives, while the handlers of `on_signals` run or wait to run.
+
+    A handler of Python waits until a call into TensorFlow or NumPy returns.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = socket.socketpair()
+
+    def wait() -> None:
+        with reading:
+            while number := reading.recv(1):
+                if number[0] == signal.SIGTERM:
+                    return call()
+
+    with writing:
+        writing.setblocking(False)
+        before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)

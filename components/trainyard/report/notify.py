@@ -39,6 +39,7 @@ _ATTEMPT_SECONDS = 10.0  # chosen: Slack answers in one
 _BUSY = (429, 500, 502, 503, 504)
 _PREFIX = "whsec_"
 _LISTED = 3  # ways in which data have drifted, in a sentence
+_stopped: dict[str, threading.Lock] = {}  # by folder of a run that `send_stopped` tells of, held while it does
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,22 @@ class Message:
         return f"msg_{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
 
+def send_stopped(folder: str, recipe: str, run_id: str, step: str) -> None:
+    """Send, with the settings of this pod, that SIGTERM ended the `step` of a run; `send_end` then does not.
+
+    To be called when the signal arrives: Argo ends the container up to a second later, before there is a record. So
+    nothing is read before.
+    """
+    settings = from_variables()
+    if settings is None or "failed" not in settings.events:
+        return
+    with _stopped.setdefault(folder, threading.Lock()):
+        why = "by SIGTERM: the run was cancelled or reached its deadline, or the node was taken"
+        fields = {"recipe": recipe, "run_id": run_id, "failed_step": step, "exit_code": int(ExitCode.PREEMPTED)}
+        text = f"{recipe}, run {run_id}: failed. {step} was stopped {why}."
+        _deliver(settings, Message("failed", text, fields, folder))
+
+
 def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], outputs: Outputs) -> None:
     """Send the messages about an ended run, as `send`. record: its run.json. folder: that of the run."""
     names = ("recipe", "run_id", "metrics", "gate", "pushed", "report", "failed_step", "exit_code")
@@ -72,6 +89,9 @@ def send_end(settings: Notify | None, folder: str, record: Mapping[str, Any], ou
         tell("drifted", f"the data have drifted from the champion's: {listed(moved, _LISTED, '; ')}")
     if record["exit_code"] == ExitCode.INTERRUPTED:
         return  # by the person in front of it
+    if record["exit_code"] == ExitCode.PREEMPTED and folder in _stopped:
+        with _stopped.pop(folder):  # until its answer is noted
+            return
     if record["failure"]:
         tell("failed", f"failed. {record['failure']}")
     elif pushed := outputs.pushed:
@@ -95,12 +115,18 @@ def send(settings: Notify | None, message: Message) -> None:
     """
     if settings is None or message.event not in settings.events:
         return
-    file = storage.join(message.folder, SENT)
-    sent: list[dict[str, Any]] = []
+    if not any(each["text"] == message.text and each["delivered"] for each in _sent(message.folder)):
+        _deliver(settings, message)
+
+
+def _sent(folder: str) -> list[dict[str, Any]]:
+    """Return the messages that are noted in the `folder` of a run, none if they cannot be read."""
     with suppress(TrainyardError, ValueError):
-        sent = storage.read_json(file).get("messages", []) if message.folder else []
-    if any(each["text"] == message.text and each["delivered"] for each in sent):
-        return
+        return list(storage.read_json(storage.join(folder, SENT)).get("messages", [])) if folder else []
+    return []
+
+
+def _deliver(settings: Notify, message: Message) -> None:
     fault = _post(settings, message)
     if fault:
         events.warn(f"no message about {message.event}: {fault}")
@@ -113,7 +139,8 @@ def send(settings: Notify | None, message: Message) -> None:
     }
     with suppress(TrainyardError):
         if message.folder:
-            storage.write_text(file, json.dumps({"messages": [*sent, note]}, indent=1))
+            messages = {"messages": [*_sent(message.folder), note]}
+            storage.write_text(storage.join(message.folder, SENT), json.dumps(messages, indent=1))
 
 
 def last_message(folder: str) -> dict[str, Any] | None:

@@ -24,8 +24,8 @@ from trainyard.contract import gang, keys
 from trainyard.contract.pipeline import Pipeline, TrainingPlan
 from trainyard.errors import ConfigurationError, TrainyardError, TransientError
 from trainyard.graph import ARGUMENTS, LAUNCHER, STEPS, is_from
-from trainyard.process.signals import handle_sigterm, on_sigterm
-from trainyard.report import pipeline_run, summary
+from trainyard.process.signals import handle_sigterm, on_arrival, on_sigterm
+from trainyard.report import notify, pipeline_run, summary
 from trainyard.runtime import step
 from trainyard.runtime.step import remove_for
 from trainyard.spec import documents
@@ -81,6 +81,12 @@ class StepTask:
         with suppress(TrainyardError), storage.deadline(_RECORD_SECONDS):
             if self.run_id:
                 pipeline_run.write_failure(self.recipe, self.root, self.run_id, output)
+
+    def tell_stopped(self) -> None:
+        """Tell the webhook that the step was stopped, as `notify.send_stopped`."""
+        if self.run_id:
+            folder = keys.run_folder(self.root, self.recipe.name, self.run_id)
+            notify.send_stopped(folder, self.recipe.name, self.run_id, self.name)
 
     def place(self, first: str = "", **read: str) -> str:
         """Return the folder of the step's output, which the outputs that it `read` lead to, by argument.
@@ -239,9 +245,14 @@ def opened(name: str, recipe: str, root: str, code: str, run_id: str = "") -> It
     def output() -> str:
         return task.uri if task and task.uri else fallback
 
+    def tell() -> None:
+        if task:
+            task.tell_stopped()
+
     try:
         # Kubeflow ends a step at the run's deadline, or if it is cancelled, by SIGTERM to all processes of the pod.
-        with on_sigterm(partial(handle_sigterm, signal.SIGTERM, None)), step.recorded(name, output):
+        terminate = partial(handle_sigterm, signal.SIGTERM, None)
+        with on_arrival(tell), on_sigterm(terminate), step.recorded(name, output):
             parsed = documents.parse(recipe, Recipe, name="recipe")
             if run_id:
                 fallback = storage.join(keys.run_folder(root, parsed.name, run_id), name)
