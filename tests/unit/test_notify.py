@@ -133,7 +133,7 @@ def test_a_failure_and_a_refusal_are_told_and_only_the_wanted_events(
     assert len(webhook.requests) == count
 
 
-def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it_at_once(
+def test_a_step_that_kubeflow_cancels_or_ends_at_the_deadline_tells_it(
     run: PipelineRun, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, told = signal.getsignal(signal.SIGTERM), []
