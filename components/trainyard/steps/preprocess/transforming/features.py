@@ -221,7 +221,9 @@ def _is_log(feature: Numeric | Category | Date | Text) -> bool:
 def _category(values: tf.Tensor, feature: Category, vocabulary: Path) -> tf.Tensor:
     named = tf.where(tf.equal(values, ""), tf.constant(MISSING), values)
     tft.annotate_asset(vocabulary.name, vocabulary.name)
-    return tft.apply_vocabulary(named, str(vocabulary), num_oov_buckets=feature.oov_buckets)
+    with tf.init_scope():
+        path = tf.constant(str(vocabulary))  # after the vocabulary of a text tf.Transform 1.21 takes no str
+    return tft.apply_vocabulary(named, path, num_oov_buckets=feature.oov_buckets)
 
 
 def _vocabularies(data: Data) -> dict[str, str]:
