@@ -452,6 +452,24 @@ def test_a_damaged_log_is_refused_by_whatever_reads_it(tmp_path: Path, is_short:
         served_statistics(folder, "", statistics, Recipe.model_validate(RECIPE).data, 1)
 
 
+def test_answers_of_models_with_other_classes_are_not_compared_with_the_training_as_those_of_one(
+    tmp_path: Path,
+) -> None:
+    log, scores = AnswerLog(str(tmp_path / "log"), 1.0, CollectorRegistry()), np.array([[0.9, 0.1]], np.float32)
+    log.add(Model(tmp_path), [ROW], scores, "r1")
+    log.add(Model(tmp_path, 4), [ROW], scores, "r2")
+    log.finish(20)
+    before = tmp_path / "before.csv"
+    before.write_text("age,city,time,paid\n" + "41,Bern,noon,yes\n40,Oslo,noon,no\n" * 20)
+    _, now = statistics_of(str(before), str(tmp_path / "log"), "paid")
+    assert now.examples["train"] == 2, "versions of one recipe"
+    log = AnswerLog(str(tmp_path / "log"), 1.0, CollectorRegistry())
+    log.add(Model(tmp_path, 5, labels=("paid", "unpaid")), [ROW], scores, "r3")
+    log.finish(20)
+    with pytest.raises(DataError, match=r"are of models with different inputs or answers, .*models/. and .*models/."):
+        statistics_of(str(before), str(tmp_path / "log"), "paid")
+
+
 def test_evaluate_compares_a_shadow_with_what_served_on_the_same_requests(tmp_path: Path) -> None:
     paid = np.arange(200) % 2 == 0
     right, shadow_right = np.arange(200) % 10 < 7, np.arange(200) % 10 < 9

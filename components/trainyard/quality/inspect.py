@@ -7,6 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
@@ -284,6 +285,7 @@ def _answers_source(path: str) -> tuple[AnswersDescription, SourceFiles] | None:
     """Return the files of the log of a server's answers at `path` and the description of the first, None of other data.
 
     Those of a shadow are left out unless there are no others: it was asked what the version that served was asked.
+    Raises `DataError` if models of different inputs or answers wrote them.
     """
     source = find_source(path)
     if source.kind != FORMAT:
@@ -296,6 +298,13 @@ def _answers_source(path: str) -> tuple[AnswersDescription, SourceFiles] | None:
             return None
         described.append((file, about))
     kept = [(file, about) for file, about in described if not about.shadow] or described
+    form = attrgetter("labels", "label_separator", "targets", "own", "left_out")
+    for file, about in kept:
+        if form(about) != form(kept[0][1]):
+            raise DataError(
+                f"{path}: {kept[0][0].name} and {file.name} are of models with different inputs or answers, "
+                f"{kept[0][1].folder} and {about.folder}. Name the files of one by a glob."
+            )
     return kept[0][1], replace(source, files=[file for file, _ in kept], count=len(kept))
 
 
