@@ -241,7 +241,7 @@ def test_a_mean_far_from_zero_has_digits_enough_to_tell_of_drift():
 
 def feature_of(document):
     feature = FeatureStatistics.model_validate(document)
-    return Statistics(examples={"train": 3000, "eval": 0, "test": 0}, features={"x": {"train": feature}})
+    return Statistics(examples={"train": 3000, "eval": 0, "test": 0}, classes={}, features={"x": {"train": feature}})
 
 
 @pytest.mark.parametrize("values", [[1e300, -1e300], [1e308, 1e308], [5e-324, 0.0], [0.1] * 3, [0.0, 0.0]])
