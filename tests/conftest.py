@@ -15,7 +15,7 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 _FAST = [Path(__file__).parent / "unit", Path(__file__).parent / "golden"]
-_LONG = {"test_taxi", "test_train_jax", "test_values_in_formats"}
+_LONG = {"test_taxi", "test_train_jax", "test_trials", "test_values_in_formats"}
 _HEAVY = {"tensorflow", "keras", "jax", "apache_beam", "tensorflow_transform"}
 
 
