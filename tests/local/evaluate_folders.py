@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from tests import small_documents
 
 import trainyard.data  # noqa: F401  (chooses Keras 3 before TensorFlow is imported)
 
@@ -133,9 +134,7 @@ def _commit(uri: str, rows: list[dict[str, Any]], document: dict[str, Any]) -> s
             splits[split] = SplitFiles(
                 examples=len(members), files=[name], shard_examples=[len(members)], class_counts=counts
             )
-        Examples(splits=splits, quarantined=0, quarantine={}, warnings=[], fingerprint="f" * 16, **document).write(
-            output
-        )
+        small_documents.examples(splits=splits, fingerprint="f" * 16, **document).write(output)
     return uri
 
 

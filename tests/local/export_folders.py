@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from tests import small_documents
 
 from trainyard.contract.artifacts.preprocess import (
     Column,
@@ -174,16 +175,7 @@ def png(image: np.ndarray) -> bytes:
 
 
 def document(**fields: Any) -> Examples:
-    return Examples(
-        task="classification",
-        label="label",
-        splits={},
-        quarantined=0,
-        quarantine={},
-        warnings=[],
-        fingerprint="0",
-        **fields,
-    )
+    return small_documents.examples(task="classification", **fields)
 
 
 def commit_examples(

@@ -8,8 +8,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import tensorflow as tf
+from tests import small_documents
 
-from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Threshold, Verdict
 from trainyard.storage import storage
@@ -35,17 +35,8 @@ def evaluated(folder: Path, blessed: bool = True) -> str:
         threshold = Threshold(
             name="accuracy >= 0.97", value=0.9 + 0.08 * blessed, bound=0.97, interval=None, passed=blessed
         )
-        Evaluation(
-            split="test",
-            examples=100,
+        small_documents.evaluation(
             metrics={"accuracy": threshold.value or 0},
-            intervals={},
-            classes=[],
-            confusion=[],
-            roc=[],
-            slices=[],
-            worst=[],
-            champion=None,
             gate=Verdict(verdict="blessed" if blessed else "refused", thresholds=[threshold]),
         ).write(staging)
     return str(folder)

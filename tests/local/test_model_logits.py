@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from tests import small_documents
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature
 from trainyard.errors import ConfigurationError
@@ -28,19 +29,8 @@ NESTED = """inner = keras.layers.Dense(outputs, activation="softmax", name="inne
 
 
 def examples(task: str) -> Examples:
-    return Examples(
-        task=task,
-        label="y",
-        labels=None if task == "regression" else ["a", "b"],
-        splits={},
-        features=FEATURES,
-        raw_features=[],
-        image=None,
-        quarantined=0,
-        quarantine={},
-        warnings=[],
-        fingerprint="-",
-    )
+    labels = None if task == "regression" else ["a", "b"]
+    return small_documents.examples(task=task, labels=labels, features=FEATURES)
 
 
 def build(code: str, task: str = "classification", precision: str = "float32") -> keras.Model:

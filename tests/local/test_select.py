@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import train_folders
+from tests import small_documents
 
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import Training
@@ -24,11 +25,8 @@ ROWS, CLASSES = 400, 3
 
 
 def document(task: str) -> Examples:
-    return Examples(
-        task=task, label="y", labels=None if task == "regression" else ["a", "b", "c"],
-        targets=["a", "b", "c"] if task == "regression" else [], splits={}, features=[], raw_features=[], image=None,
-        quarantined=0, quarantine={}, warnings=[], fingerprint="",
-    )  # fmt: skip
+    names = "targets" if task == "regression" else "labels"
+    return small_documents.examples(task=task, **{names: ["a", "b", "c"]})
 
 
 def answers(task: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
+from tests import small_documents
 
 from trainyard.contract.artifacts.preprocess import Examples, Feature, SplitFiles
 from trainyard.models import boosted_trees
@@ -66,19 +67,11 @@ def document(task: str, totals: NDArray[np.float64], weighted: bool) -> Examples
         class_counts=None if task == "regression" else counts,
         class_weights=totals.tolist() if weighted and task != "regression" else None,
     )
-    return Examples(
+    return small_documents.examples(
         task=task,
-        label="y",
         labels=None if task == "regression" else [f"class {number}" for number in range(CLASSES)],
         targets=[f"target {number}" for number in range(CLASSES)] if task == "regression" else [],
         splits={"train": files},
-        features=[],
-        raw_features=[],
-        image=None,
-        quarantined=0,
-        quarantine={},
-        warnings=[],
-        fingerprint="",
     )
 
 

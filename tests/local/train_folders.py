@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
+from tests import small_documents
 
-from trainyard.contract.artifacts.preprocess import Examples, Feature, ImageShape, RawFeature, SplitFiles
+from trainyard.contract.artifacts.preprocess import Feature, ImageShape, RawFeature, SplitFiles
 from trainyard.contract.document import SPLITS
 from trainyard.storage import storage
 
@@ -107,9 +108,8 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
         for split in () if labels else SPLITS:
             targets = [row["label"].float_list.value[0] for rows in shards[split] for row in rows]
             moments[split] = [(float(np.mean(targets)), float(np.std(targets)))] if targets else []
-        Examples(
+        small_documents.examples(
             task="classification" if labels else "regression",
-            label="label",
             target_moments=moments.get("train", []),
             target_log_moments={"log1p": moments["train"]} if moments else {},
             eval_target_moments=moments.get("eval", []),
@@ -118,10 +118,6 @@ def _commit(uri: Path | str, shards: dict, features: list, labels: list | None, 
             features=features,
             raw_features=[RawFeature(name=f.name, dtype="string") for f in features],
             image=image,
-            quarantined=0,
-            quarantine={},
-            warnings=[],
-            fingerprint="test",
         ).write(folder)
     return str(uri)
 

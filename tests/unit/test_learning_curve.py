@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from split_rows import split_rows
+from tests import small_documents
 from tests.unit import report_folders
 
-from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.contract.document import SPLITS
 from trainyard.errors import ConfigurationError
@@ -94,12 +94,9 @@ def test_the_page_of_a_curve_is_whole_and_runs_only_our_scripts(tmp_path: Path) 
 def test_a_curve_whose_error_may_be_nothing_is_drawn(tmp_path: Path, interval: dict[str, Interval]) -> None:
     """Of several labels an F1 of 1 is possible, and has no interval if all resamples agree."""
     gate = Verdict(verdict="blessed", thresholds=[])
-    parts = {name: [] for name in ("classes", "confusion", "roc", "slices", "worst")}
     drawn = []
     for examples, f1 in ((10, 0.9), (30, 0.95), (100, 1.0)):
-        judged = Evaluation(
-            split="test", examples=50, metrics={"f1": f1}, intervals=interval, champion=None, gate=gate, **parts
-        )
+        judged = small_documents.evaluation(examples=50, metrics={"f1": f1}, intervals=interval, gate=gate)
         drawn.append(learning_curve._point(examples / 100, examples, judged))
     assert drawn[-1].low <= drawn[-1].error <= drawn[-1].high
     page = curve_page("tags", drawn, learning_curve.fit(drawn), "", "test error")

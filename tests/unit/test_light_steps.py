@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import small_documents
 
-from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.storage import storage
@@ -25,19 +25,7 @@ def loaded(program: str, *arguments: str) -> str:
 def test_a_push_loads_no_framework(tmp_path: Path) -> None:
     gate = Verdict(verdict="blessed", thresholds=[])
     with storage.stage(str(tmp_path / "evaluation"), producer="trainyard.evaluate") as staging:
-        Evaluation(
-            split="test",
-            examples=1,
-            metrics={"accuracy": 1.0},
-            intervals={},
-            classes=[],
-            confusion=[],
-            roc=[],
-            slices=[],
-            worst=[],
-            champion=None,
-            gate=gate,
-        ).write(staging)
+        small_documents.evaluation(metrics={"accuracy": 1.0}, gate=gate).write(staging)
     with storage.stage(str(tmp_path / "exported"), producer="trainyard.export") as staging:
         (staging / "saved_model").mkdir()
         (staging / "saved_model" / "saved_model.pb").touch()

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import small_documents
 
-from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.version import Champion, set_champion
@@ -32,19 +32,7 @@ from trainyard_control.search import bench, learning_curve, sweep
 from trainyard_control.search.search_space import parse
 from trainyard_control.search.study import Sweep
 
-REFUSED = Evaluation(
-    split="test",
-    examples=1,
-    metrics={},
-    intervals={},
-    classes=[],
-    confusion=[],
-    roc=[],
-    slices=[],
-    worst=[],
-    champion=None,
-    gate=Verdict(verdict="refused", thresholds=[]),
-)
+REFUSED = small_documents.evaluation(gate=Verdict(verdict="refused", thresholds=[]))
 
 
 class Quiet:

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from table_recipes import HOUSES, SONGS
+from tests import small_documents
 
-from trainyard.contract.artifacts.evaluate import Evaluation
 from trainyard.contract.artifacts.gate import Interval, Verdict
 from trainyard.readers.rows import RowBatch
 from trainyard.spec.gates import ALL_METRICS, MAIN_METRIC, Gate
@@ -172,17 +172,9 @@ def test_a_gate_may_be_about_one_target() -> None:
 
 def test_each_task_has_a_main_metric_that_a_report_and_a_learning_curve_know() -> None:
     assert {*MAIN_METRIC.values()} <= {*ALL_METRICS}
-    judged = Evaluation(
-        split="test",
-        examples=100,
+    judged = small_documents.evaluation(
         metrics={"roc_auc": 0.9, "f1": 0.75},
         intervals={"f1": Interval(low=0.7, high=0.8)},
-        classes=[],
-        confusion=[],
-        roc=[],
-        slices=[],
-        worst=[],
-        champion=None,
         gate=Verdict(verdict="blessed", thresholds=[]),
     )
     assert judged.main_metric == "f1"

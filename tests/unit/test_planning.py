@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from report_folders import training_with
+from tests import small_documents
 from typer.testing import CliRunner
 
-from trainyard.contract.artifacts.preprocess import Examples, ImageShape, SplitFiles
+from trainyard.contract.artifacts.preprocess import ImageShape, SplitFiles
 from trainyard.contract.gang import elastic_gang
 from trainyard.errors import ConfigurationError, TransientError
 from trainyard.spec import environment as environments
@@ -353,11 +354,8 @@ def test_the_last_preprocessing_says_how_many_examples_there_are(tmp_path: Path)
     }
     folder = tmp_path / "digits" / "preprocess" / "key"
     folder.mkdir(parents=True)
-    Examples(
-        task="classification", label="label", labels=[*"0123456789"],
-        splits=splits, features=[], raw_features=[],  # type: ignore[arg-type]
-        image=ImageShape(height=8, width=8, channels=1), quarantined=0, quarantine={}, warnings=[], fingerprint="x",
-    ).write(folder)  # fmt: skip
+    image = ImageShape(height=8, width=8, channels=1)
+    small_documents.examples(task="classification", labels=[*"0123456789"], splits=splits, image=image).write(folder)
     summary = data.find(recipe, read_history(here(tmp_path), recipe).examples, None)
     assert (summary.train, summary.eval, summary.image, summary.origin) == (1446, 157, (8, 8, 1), "last preprocessing")
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import kfp_server_api
 import pytest
+from tests import small_documents
 from typer.testing import CliRunner
 
 from trainyard.contract import keys
-from trainyard.contract.artifacts.evaluate import ClassThreshold, Evaluation
+from trainyard.contract.artifacts.evaluate import ClassThreshold
 from trainyard.contract.artifacts.export import Exports
 from trainyard.contract.artifacts.gate import Verdict
 from trainyard.contract.artifacts.push import Pushed
@@ -230,11 +230,6 @@ def test_the_recurring_run_is_one_of_kubeflows_published_types(tmp_path: Path) -
 BLESSED, REFUSED = (Verdict(verdict=verdict, thresholds=[]) for verdict in ("blessed", "refused"))
 
 
-def judged(gate: Verdict) -> Evaluation:
-    none: dict[str, Any] = {key: [] for key in ("classes", "confusion", "roc", "slices", "worst")}
-    return Evaluation(split="test", examples=1, metrics={}, intervals={}, champion=None, gate=gate, **none)
-
-
 def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(tmp_path: Path) -> None:
     root, models = str(tmp_path), tmp_path / "models"
     recipe = recipes.load("digits", [f"push.path={models}"])
@@ -268,7 +263,7 @@ def test_a_run_is_due_without_a_champion_with_new_data_or_with_an_old_champion(t
     assert not due(always)[0], "what was pushed and taken back is not pushed again"
     storage.remove(pushed_again)
     with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:
-        judged(REFUSED).write(folder)
+        small_documents.evaluation(gate=REFUSED).write(folder)
     assert not due(always)[0]
 
 
@@ -285,7 +280,7 @@ def test_a_model_with_thresholds_that_was_pushed_beside_an_earlier_champion_is_n
         pass
     chosen = ClassThreshold(label="3", value=0.25, precision=1, recall=1, f1=1)
     with storage.stage(pipeline.outputs["evaluate"], producer="test") as folder:
-        judged(BLESSED).model_copy(update={"thresholds": [chosen]}).write(folder)
+        small_documents.evaluation(gate=BLESSED).model_copy(update={"thresholds": [chosen]}).write(folder)
     exported, arguments = pipeline.place("export")
     assert arguments["thresholds"] == '{"3": 0.25}'
     made_from = origin(recipe, "export", arguments).model_dump()
@@ -333,7 +328,7 @@ def test_drift_is_judged_when_new_data_are_counted_and_only_until_they_were_trai
     with storage.stage(model, producer="test"):
         pass
     with storage.stage(keys.output_uri(root, recipe, "evaluate", examples, model, "d"), producer="test") as folder:
-        judged(REFUSED).write(folder)
+        small_documents.evaluation(gate=REFUSED).write(folder)
     assert due() == (False, "version 1 stands: no condition of the schedule holds")
 
 
