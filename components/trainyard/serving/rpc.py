@@ -71,7 +71,8 @@ _CODES = {
     500: grpc.StatusCode.INTERNAL,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-# chosen: for a client to read an answer; TCP resets a connection whose process has ended, with what was not read yet.
+# chosen: for a client to read an answer. gRPC closes a connection once its last answer is written; what the client
+# sends then resets it, with what it has not read yet.
 _READ_SECONDS = 1.0
 _LONGEST = 600  # characters of a message; chosen: a client takes 8 KiB of headers
 _Answer = Callable[[Any], Awaitable[Any]]
@@ -224,10 +225,13 @@ class RpcServer:
         return with_port(host, port)
 
     async def finish(self, seconds: float) -> None:
-        """Take no more requests, and wait until those that were begun are answered, at most `seconds`, and read."""
+        """End once all requests are answered and read, at most after `seconds`; new ones are taken for half of them."""
         await self._health.finish()
-        await self._server.stop(seconds)
-        await asyncio.sleep(self._answered_at + _READ_SECONDS - time.monotonic())
+        start = now = time.monotonic()
+        while (self._service.running or now < self._answered_at + _READ_SECONDS) and now < start + seconds / 2:
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+        await self._server.stop(start + seconds - now)
 
     def _answered(
         self, route: str, request_type: type[Message], response_type: type[Message], answer: _Answer
