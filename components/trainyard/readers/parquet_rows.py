@@ -25,7 +25,7 @@ from trainyard.values.text import column_name
 _PACKED = 8  # chosen: a column is seldom packed closer
 _PARTITION = re.compile(r"([^/=]+)=([^/]*)/")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
+_UNREADABLE = (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError)
 """The errors of pyarrow for a damaged file."""
 
 
@@ -48,7 +48,7 @@ def count_parquet(file: TableFile) -> int | None:
     try:
         with seekable_file(file.path) as local:
             return int(parquet.read_metadata(local).num_rows)
-    except UNREADABLE:
+    except _UNREADABLE:
         return None
 
 
@@ -107,8 +107,8 @@ def read_parquet(
                     if len(rows.rows):
                         yield rows
                     yield from bad
-            except UNREADABLE as error:
-                raise broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
+            except _UNREADABLE as error:
+                raise _broken(f"{name}: row group {group}{_column(opened, group, present)}", error) from error
 
 
 def require_names(names: Sequence[str], place: str) -> None:
@@ -124,24 +124,27 @@ def require_names(names: Sequence[str], place: str) -> None:
 def opened_parquet(file: TableFile) -> Iterator[tuple[Any, pa.Schema]]:
     """Open a Parquet file, with its columns by their names here (see `column_names`).
 
-    Raises `DataError` if it cannot be read.
+    Raises `DataError` if it, or what the block reads of it, cannot be read.
     """
     with seekable_file(file.path) as local:
         try:
             # INT96, of Spark and Hive: nanoseconds would hold the years from 1677 to 2262 alone, and others as these.
             opened = parquet.ParquetFile(local, coerce_int96_timestamp_unit="us")
-        except UNREADABLE as error:
+        except _UNREADABLE as error:
             if is_gzip(file.path):
                 raise DataError(
                     f"{file.name}: is compressed with gzip as a whole, and Parquet is read where its parts lie. Store "
                     "it unpacked (in a bucket without Content-Encoding: gzip)."
                 ) from error
-            raise broken(file.name, error) from error
+            raise _broken(file.name, error) from error
         with opened:
             stored = opened.schema_arrow
             names = column_names(stored.names)
             require_names(names, file.name)
-            yield opened, pa.schema(zip(names, stored.types, strict=True))
+            try:
+                yield opened, pa.schema(zip(names, stored.types, strict=True))
+            except _UNREADABLE as error:
+                raise _broken(file.name, error) from error
 
 
 def _require_text(batch: Any, place: str) -> None:
@@ -248,12 +251,11 @@ def _column(opened: Any, group: int, columns: Sequence[str]) -> str:
     for column in columns:
         try:
             opened.read_row_group(group, columns=[column])
-        except UNREADABLE:
+        except _UNREADABLE:
             return f": column '{column}'"
     return ""
 
 
-def broken(place: str, error: Exception) -> DataError:
-    """Return the error for a file that pyarrow cannot read."""
+def _broken(place: str, error: Exception) -> DataError:
     reason = " ".join(str(error).split())[:200]
     return DataError(f"{place}: cannot be read as Parquet ({reason}). Write the file again, or leave it out.")

@@ -335,7 +335,7 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
     import pyarrow as pa
 
     from trainyard.quality.source import find_source
-    from trainyard.readers.parquet_rows import UNREADABLE, broken, opened_parquet
+    from trainyard.readers.parquet_rows import opened_parquet
 
     tables: dict[tuple[str, str], tuple[AnswersDescription, list[pa.Table]]] = {}
     for file in find_source(path, FORMAT).tables:
@@ -352,10 +352,7 @@ def _logs(path: str, on: str, recipe: Recipe) -> Iterator[tuple[AnswersDescripti
                 )
             sliced = [name for name in recipe.evaluate.slices if name in names]
             used = [about.own.get(on, on), about.own["time"], *_answer_columns(about), *sliced]
-            try:
-                table = opened.read(list(dict.fromkeys(used)))
-            except UNREADABLE as error:
-                raise broken(file.name, error) from error
+            table = opened.read(list(dict.fromkeys(used)))
         key = about.digest, _version_name(about.folder, about.version)
         tables.setdefault(key, (about, []))[1].append(table.replace_schema_metadata())
     for about, parts in tables.values():

@@ -323,10 +323,10 @@ def _quota(cluster: Cluster, local_queue: Manifest) -> Quota | None:
     # A Cohort object may have a quota, or a parent cohort.
     if not cohort or _kueue(cluster, f"cohorts/{cohort}") is not None:
         return quota
-    every = (_kueue(cluster, "clusterqueues") or {}).get("items")
+    queues = (_kueue(cluster, "clusterqueues") or {}).get("items")
     own = cluster_queue["metadata"]["name"]
-    lenders = [one for one in every or () if cohort_of(one["spec"]) == cohort and one["metadata"]["name"] != own]
-    return quota if every is None else replace(quota, lenders=lenders)
+    lenders = [one for one in queues or () if cohort_of(one["spec"]) == cohort and one["metadata"]["name"] != own]
+    return quota if queues is None else replace(quota, lenders=lenders)
 
 
 def _kueue(cluster: Cluster, path: str) -> Manifest | None:

@@ -59,8 +59,8 @@ _IMAGES = 512  # chosen: images a task on average, some seconds of work
 class Collected:
     """The result of the first pipeline.
 
-    parts: the rows, for the second pipeline. name: a digest of the recipe and the files. ignored: the
-    files that are not of the format. bytes: of the files that are. is_folder: images have the
+    parts: the rows, for the second pipeline. name: digest of recipe and files. ignored: names of files
+    in another format. bytes: total size of the files that were read. is_folder: images have the
     class of their folder. deeper_folders: those in class folders. is_split_by_row: equal rows lie in different splits.
     rare_classes: dropped ones, with their counts. unselected: how many rows `data.where` leaves out.
     """
