@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
@@ -74,7 +75,8 @@ def _preprocess(recipe: Recipe, custom: Preprocessing | None, output: Path, atte
     indicated = _indicators(collected, recipe) if by_column else []
     vocabularies = attempt.folder / VOCABULARIES
     if by_column:
-        write_vocabularies(recipe.data, category_counts(recipe.data, collected.parts), vocabularies)
+        counts = category_counts(recipe.data, partial(collected.parts.batches, "train"))
+        write_vocabularies(recipe.data, counts, vocabularies)
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated, vocabularies)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None
