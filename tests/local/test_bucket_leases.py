@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from object_stores import Store
 
+from trainyard import events
 from trainyard.errors import TransientError
 from trainyard.storage import storage
 from trainyard.storage.buckets import bucket_lease, stores
@@ -25,6 +27,11 @@ def test_the_lease_is_held_by_one_and_free_after_its_release(
     monkeypatch.setattr(bucket_lease, "_POLL_SECONDS", 0.1)
     refused = pytest.raises(TransientError, match=f"process {os.getpid()} on .* is writing it")
     with storage.lease(uri), refused, storage.lease(uri):
+        pass
+    first = ExitStack()
+    first.enter_context(storage.lease(uri))
+    monkeypatch.setattr(events, "warn", lambda message: first.close())
+    with storage.lease(uri, wait=True):
         pass
     with storage.lease(uri):
         pass

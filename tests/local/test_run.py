@@ -178,7 +178,7 @@ def wait_for(run: subprocess.Popen[str], condition: Callable[[], object]) -> Non
         time.sleep(0.02)
 
 
-def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one_is_refused(here: Path) -> None:
+def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one_waits_for_it(here: Path) -> None:
     arguments = ["run", "digits", "-e", str(here), "--set", "train.epochs=12", *FEW, "-o", "json"]
     steps = here.parent / "storage" / "digits" / "train"
     known = {*steps.glob("*.checkpoints/ckpt-*")}
@@ -199,14 +199,17 @@ def test_ctrl_c_in_training_loses_nothing_and_of_two_re_runs_one_goes_on_and_one
     for process in processes:  # it trains until the second has come
         os.kill(process, signal.SIGSTOP)
     try:
-        second = trainyard(*arguments, code=30)
+        second = start(arguments)
+        assert second.stderr
+        assert any("Waiting" in line for line in second.stderr)
     finally:
         for process in processes:
             os.kill(process, signal.SIGCONT)
-    assert "is writing it" in second.stderr
-    record, _ = first.communicate(timeout=300)
-    assert first.returncode == 0
-    assert json.loads(record)["train"]["resumed_from"] > 0
+    records = [json.loads(run.communicate(timeout=300)[0]) for run in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert records[0]["train"]["resumed_from"] > 0
+    assert [record["pushed"]["version"] for record in records] == [records[0]["pushed"]["version"]] * 2
+    assert records[0]["folders"] == records[1]["folders"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 import requests
 from botocore.exceptions import EndpointConnectionError
 
+from trainyard import events
 from trainyard.errors import ConfigurationError, DataError, InfrastructureError, TransientError
 from trainyard.graph import remedy
 from trainyard.storage import storage
@@ -186,7 +187,9 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / ".staging").iterdir())
 
 
-def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_death(tmp_path: Path) -> None:
+def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     final = str(tmp_path / "out")
     holder = subprocess.Popen(
         [
@@ -202,8 +205,12 @@ def test_the_lease_is_refused_while_another_process_holds_it_and_free_after_its_
     assert holder.stdout and holder.stdout.readline() == "held\n"
     with pytest.raises(TransientError, match=f"process {holder.pid} is writing it"), storage.lease(final):
         pass
-    holder.kill()
+    warnings: list[str] = []
+    monkeypatch.setattr(events, "warn", lambda message: (warnings.append(message), holder.kill()))
+    with storage.lease(final, wait=True):
+        pass
     holder.wait()
+    assert warnings == [f"{final}: process {holder.pid} is writing it. Waiting until it ends."]
     with storage.lease(final):
         pass
 

@@ -7,16 +7,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
+from trainyard import events
 from trainyard.contract.keys import again_record, code_digest, output_uri
+from trainyard.contract.origin import origin
 from trainyard.contract.pipeline import Pipeline
 from trainyard.errors import DataError
 from trainyard.runtime import step, task
 from trainyard.spec import recipe as recipes
+from trainyard.spec.recipe import Recipe
 from trainyard.storage import storage
 
 RECIPE = recipes.load("digits")
@@ -247,3 +251,28 @@ def test_a_step_clears_up_after_its_killed_attempt(tmp_path: Path) -> None:
 
     write.__module__ = "trainyard.steps.train.run"
     step.execute(write, str(tmp_path / "key"))
+
+
+def test_a_push_is_repeated_unless_another_run_made_it_while_this_one_waited_and_stays_until_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, ran = str(tmp_path / "key"), []
+
+    def push(output: Path, recipe: Recipe) -> None:
+        ran.append(storage.committed(str(tmp_path / "key")) is not None)
+        (output / "run").write_text(f"{len(ran)}")
+
+    def push_and_release(_: str) -> None:
+        with storage.stage(output, "trainyard.push", origin=origin(RECIPE, "push", {}).model_dump()) as folder:
+            (folder / "run").write_text("another's")
+        other.close()
+
+    push.__module__ = "trainyard.steps.push.run"
+    other = ExitStack()
+    other.enter_context(storage.lease(output))
+    monkeypatch.setattr(events, "warn", push_and_release)
+    step.execute(push, output, recipe=RECIPE)
+    assert (ran, storage.read(output, "run")) == ([], b"another's")
+    for times in (1, 2):
+        step.execute(push, output, recipe=RECIPE)
+        assert (ran, storage.read(output, "run")) == ([True] * times, f"{times}".encode())

@@ -39,15 +39,15 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
     """Commit the folder `output`, written by `run(output=<staging folder>, **arguments)`, unless it exists.
 
     `run` gets local folders: inputs in a bucket are fetched first, except those in `unfetched`; the output is published
-    afterwards. Raises the errors of `run`, and `TransientError` if another process writes `output`.
+    afterwards. If another process writes `output`, waits until it ends. Raises the errors of `run`.
     """
     step = run.__module__.split(".")[-2]
-    with storage.lease(output):
+    earlier = storage.committed(output)
+    with storage.lease(output, wait=True):
         storage.remove_abandoned(output)
-        is_repeated = STEPS[step].always_run and storage.committed(output) is not None
-        if STEPS[step].always_run:
-            storage.remove(output)
-        if storage.committed(output) is not None:
+        made = storage.committed(output)
+        is_repeated = STEPS[step].always_run and made and earlier and made.origin == earlier.origin
+        if made and not is_repeated:
             events.emit("reused", step=step, output=output)
             return
         assume_killed(step, output)
@@ -63,6 +63,8 @@ def execute(run: Callable[..., None], output: str, unfetched: Collection[str] = 
         with storage.stage(output, producer=producer(step), origin=record) as folder:
             fetched = {name: local_input(name, arguments[name]) for name in arguments if name not in unfetched}
             run(output=folder, **arguments | fetched)
+            if is_repeated:
+                storage.remove(output)  # not before: another run may be reading it
         storage.remove(keys.failure_record(output))
         storage.remove(keys.again_record(output))
         events.emit("done", step=step, output=output, seconds=round(time.monotonic() - start, 2))

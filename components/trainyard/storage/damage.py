@@ -1,4 +1,4 @@
-"""The errors for a committed folder that is missing or damaged, each with the advice of who reads it."""
+"""The errors for a committed folder that is missing, damaged or held, with the advice of who reads it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import google_crc32c
 
-from trainyard.errors import DataError
+from trainyard import events
+from trainyard.errors import DataError, TransientError
 from trainyard.storage.manifest import Manifest
 
 ADVICE = "Remove the folder, and run the same command again."
@@ -17,6 +18,16 @@ ADVICE = "Remove the folder, and run the same command again."
 def missing(uri: str, advice: str) -> DataError:
     """Return the error for the folder `uri`, in which nothing was published."""
     return DataError(f"{uri}: no committed folder is there. {advice}")
+
+
+def held(uri: str, holder: str, wait: bool) -> None:
+    """Raise `TransientError` because `holder` has the lease of `uri`, or warn that this process waits for it."""
+    if not wait:
+        raise TransientError(
+            f"{uri}: {holder} is writing it. Wait until it ends and run the same command again, or name another "
+            "storage."
+        )
+    events.warn(f"{uri}: {holder} is writing it. Waiting until it ends.")
 
 
 def changed(manifest: Manifest, name: str, uri: str, advice: str) -> DataError:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard.errors import DataError, InfrastructureError, TransientError
+from trainyard.errors import DataError, InfrastructureError
 from trainyard.storage import damage, disk
 from trainyard.storage import manifest as manifests
 from trainyard.storage.disk import os_errors, staging_errors
@@ -172,18 +172,16 @@ def remove(uri: str) -> None:
 
 
 @contextmanager
-def lease(uri: str) -> Iterator[None]:
+def lease(uri: str, wait: bool = False) -> Iterator[None]:
     """See `storage.lease`: the system frees it when the process dies. Raises `InfrastructureError` without locks."""
     with _lock_file(Path(uri)) as stream:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            stream.seek(0)
-            owner = stream.read().strip() or "another process"
-            raise TransientError(
-                f"{uri}: {owner} is writing it. Wait until it ends and run the same command again, "
-                "or name another storage."
-            ) from error
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                stream.seek(0)
+                damage.held(uri, stream.read().strip() or "another process", wait)
+                fcntl.flock(stream, fcntl.LOCK_EX)
         except OSError as error:
             raise disk.fault(error, Path(uri), "locked") from error
         with suppress(OSError):  # a full disk: the name only informs refused writers

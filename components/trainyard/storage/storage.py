@@ -56,7 +56,7 @@ class _Backend(Protocol):
     def write_text(self, uri: str, text: str) -> None: ...
     def read_text(self, uri: str, errors: str = "strict") -> str | None: ...
     def remove(self, uri: str) -> None: ...
-    def lease(self, uri: str) -> AbstractContextManager[None]: ...
+    def lease(self, uri: str, wait: bool = False) -> AbstractContextManager[None]: ...
 
 
 def join(uri: str, *parts: str) -> str:
@@ -227,13 +227,13 @@ def remove(uri: str) -> None:
     _backend(uri).remove(uri)
 
 
-def lease(uri: str) -> AbstractContextManager[None]:
+def lease(uri: str, wait: bool = False) -> AbstractContextManager[None]:
     """Hold the right to write `uri` until the block ends or the process dies.
 
-    Raises `TransientError` if another process holds it: at once for a folder, within seconds for a bucket; and
-    `InfrastructureError` for a folder on a file system without locks.
+    wait: until another process that holds it ends, after a warning. Otherwise raises `TransientError`: at once for a
+    folder, within seconds for a bucket. Raises `InfrastructureError` for a folder on a file system without locks.
     """
-    return _backend(uri).lease(uri)
+    return _backend(uri).lease(uri, wait)
 
 
 def reading(uri: str) -> AbstractContextManager[None]:

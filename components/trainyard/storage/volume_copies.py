@@ -108,7 +108,7 @@ class VolumeCopies:
         """Refuse to write."""
         _refuse(uri)
 
-    def lease(self, uri: str) -> AbstractContextManager[None]:
+    def lease(self, uri: str, wait: bool = False) -> AbstractContextManager[None]:  # noqa: ARG002
         """Refuse to write."""
         _refuse(uri)
 

@@ -47,7 +47,7 @@ def run(
     override: why a model is pushed that a gate refused; champion.json and `output` then say so, with the user's name.
     run_folder: the run's folder, for the version's record. usd_per_hour: price of all training workers, '' if unknown.
 
-    Raises `GateRefused` if a gate refused the model, `TransientError` while another push writes to `destination`.
+    Waits while another process writes to `destination`. Raises `GateRefused` if a gate refused the model.
     """
     storage.require(evaluation, remedy("evaluate"))
     manifest = storage.require(exported, remedy("export"))
@@ -67,7 +67,7 @@ def run(
         pushed = _plan(recipe, manifest, destination, overridden)
         events.emit("would_push", path=pushed.path, already=pushed.already)
     else:
-        with storage.lease(destination):
+        with storage.lease(destination, wait=True):
             storage.remove_unfinished(destination)
             pushed = _plan(recipe, manifest, destination, overridden)
             folder = candidates(destination) if pushed.waits else destination

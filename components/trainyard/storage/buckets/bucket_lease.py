@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard import events
-from trainyard.errors import TrainyardError, TransientError
+from trainyard.errors import TrainyardError
 from trainyard.heartbeat import Heartbeat
 from trainyard.process.child_process import start_time
+from trainyard.storage import damage
 from trainyard.storage.buckets import objects, stores
 from trainyard.storage.buckets.objects import ABSENT, Changed, ObjectStore
 
@@ -61,13 +62,13 @@ _dead_owners: set[tuple[str, int, str]] = set()  # whose leases have expired whi
 
 
 @contextmanager
-def lease(uri: str) -> Iterator[None]:
+def lease(uri: str, wait: bool = False) -> Iterator[None]:
     """See `storage.lease`: free at once after a kill on this machine, otherwise after `TAKEOVER_SECONDS`."""
     store, name = stores.locate(uri)
     folder, _, leaf = name.rpartition("/")
     name = f"{folder}/.{leaf}.lease".lstrip("/")
     holder = _Holder(secrets.token_hex(8))
-    renewal = _Renewal(store, name, uri, holder, _acquire(store, name, uri, holder))
+    renewal = _Renewal(store, name, uri, holder, _acquire(store, name, uri, holder, wait))
     renewal.start()
     try:
         yield
@@ -120,13 +121,13 @@ class _Renewal:
         self._holder = holder
 
 
-def _acquire(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
-    """Acquire the lease and return its object's version. Raises `TransientError` if another process holds it."""
+def _acquire(store: ObjectStore, name: str, uri: str, holder: _Holder, wait: bool) -> str:
+    """Acquire the lease and return its object's version. Raises as `storage.lease` if another process holds it."""
     try:
         return store.write(name, holder.content, match=ABSENT)
     except Changed:
         pass
-    seen, since = "", time.monotonic()
+    seen, since, told = "", time.monotonic(), False
     while True:
         content, version = store.read(name) or (b"", ABSENT)
         other = _parse(content)
@@ -140,10 +141,9 @@ def _acquire(store: ObjectStore, name: str, uri: str, holder: _Holder) -> str:
                 seen, other = "moved", _parse((store.read(name) or (b"", ""))[0])
         if seen not in ("", version):
             who = f"process {other.process} on {other.host.split()[0]}" if other else "another process"
-            raise TransientError(
-                f"{uri}: {who} is writing it. Wait until it ends and run the same command again, "
-                "or name another storage."
-            )
+            if not told:
+                damage.held(uri, who, wait)
+            seen, since, told = version, time.monotonic(), True
         if not seen:
             seen, since = version, time.monotonic()
             events.emit("waiting", uri=uri, reason="to see whether the process that holds it still lives")
