@@ -321,12 +321,12 @@ def test_prune_deletes_a_rejected_version_with_its_run(models: str, push: Push) 
     for name in ("20260101-000000-aaaa", "20260102-000000-aaaa"):
         pushed = push(name, run_folder=f"/moved/digits/runs/{name}")
         reject(models, "Ada")
-        written = {"pushed": pushed.model_dump(include={"path", "version"}), "ended": f"2026-01-{name[6:8]}"}
+        written = {"pushed": pushed.model_dump(include={"path", "version"}), "ended": f"2026-01-{name[6:8]}T00:00Z"}
         storage.write_text(f"runs/digits/runs/{name}/run.json", json.dumps(written))
     assert not [each for each in retention.plan(root, keep=2).removals if each.kind != "output"]
     removals = [each for each in retention.plan(root, keep=1).removals if each.kind == "version"]
     assert [(each.name, each.bytes > 0) for each in removals] == [("models/candidate/2", True)]
-    assert retention.remove(root, removals[0]) == ""
+    assert retention.remove(root, removals[0], ()) == ""
     assert rejections(models).keys() == {3} and version_numbers(f"{models}/candidate") == [3]
 
 
@@ -395,7 +395,8 @@ def test_prune_keeps_what_waits_with_its_run(models: str, push: Push) -> None:
         pushed = push(name, run_folder=f"/moved/digits/runs/{name}") if waits else None
         written = pushed and pushed.model_dump(include={"path", "version"})
         storage.write_text(
-            f"runs/digits/runs/{name}/run.json", json.dumps({"pushed": written, "ended": f"{name[:4]}-01-01"})
+            f"runs/digits/runs/{name}/run.json",
+            json.dumps({"pushed": written, "ended": f"{name[:4]}-01-01T00:00Z"}),
         )
     removed = [removal.name for removal in retention.plan(str(Path("runs").absolute()), keep=1).removals]
     assert removed == ["runs/20260101-000000-aaaa"]

@@ -62,7 +62,7 @@ def test_a_run_that_failed_before_its_first_step_is_told_by_its_record(tmp_path:
 
 def test_the_newest_run_is_meant_where_none_is_named(tmp_path: Path) -> None:
     folder(tmp_path, "20260101-1")
-    record = {"failure": None, "gate": {"verdict": "blessed"}, "report": "report.html"}
+    record = {"failure": None, "gate": {"verdict": "blessed", "thresholds": []}, "report": "report.html"}
     (folder(tmp_path, "20260102-1") / "run.json").write_text(json.dumps(record))
     assert explain_folder(str(tmp_path), "") == ("20260102-1 has succeeded. Report: report.html", ExitCode.DONE)
 

@@ -24,6 +24,7 @@ from trainyard.spec import plain_yaml
 from trainyard.storage import storage
 from trainyard_control.cli.main import app
 from trainyard_control.cli.options import write_file
+from trainyard_control.local import retention
 from trainyard_control.search import comparison
 
 FIRST, SECOND, THIRD = "20260101-090000-aaaa", "20260102-090000-bbbb", "20260103-090000-cccc"
@@ -83,6 +84,27 @@ def test_a_run_whose_record_is_damaged_is_listed_and_whatever_needs_the_record_n
     assert (damaged.state, damaged.reason) == ("failed", f"{record} is damaged")
     with pytest.raises(DataError, match=rf"^{re.escape(str(record))}: is no JSON object, so it is damaged\. Delete it"):
         storage.read_json(str(record))
+
+
+def test_a_record_with_a_field_of_another_kind_is_damaged_and_any_other_is_shown(root: Path) -> None:
+    file = root / "digits" / "runs" / FIRST / "run.json"
+    record, accepted = json.loads(file.read_text()), set()
+    (root / "digits" / "runs" / "20260104-090000-dddd" / "cancelled").write_text("2026-01-04T00:00:00+00:00")
+    for key in record:
+        for value in (None, "x", -1, [], {}, [None], {"a": None}, "2026-13-45", "2026-01-01"):
+            file.write_text(json.dumps(record | {key: value}))
+            (seen,) = (each for each in local_runs.newest(str(root), 10) if each.name == FIRST)
+            if seen.reason == f"{file} is damaged":
+                with pytest.raises(DataError, match=rf"{re.escape(str(file))}: {key}.*It was edited or is damaged"):
+                    retention.plan(str(root), keep=1)
+                continue
+            accepted.add((key, json.dumps(value)))
+            assert CliRunner().invoke(app, ["runs", "show", FIRST, "-e", str(root / "here.yaml")]).exception is None
+            assert "digits" in index.render(str(root), [seen], 1, []) and retention.plan(str(root), keep=1)
+    assert {("metrics", "null"), ("folders", "{}")} < accepted
+    assert not accepted & {
+        (key, "[null]") for key in ("metrics", "gate", "pushed", "folders", "ended", "data", "seconds")
+    }
 
 
 def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from trainyard.errors import DataError
 from trainyard.graph import remedy
@@ -13,6 +14,16 @@ from trainyard.storage import storage
 
 Split = Literal["train", "eval", "test"]
 SPLITS: tuple[Split, ...] = ("train", "eval", "test")
+
+
+def _with_zone(time: str) -> str:
+    if time and datetime.fromisoformat(time).tzinfo is None:
+        raise ValueError("the time has no zone")
+    return time
+
+
+Time = Annotated[str, AfterValidator(_with_zone)]
+"""A time in ISO 8601 with its zone; '' if it is unknown."""
 
 
 class FrozenModel(BaseModel):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from trainyard.contract.artifacts.gate import Approval, Override
 from trainyard.contract.artifacts.push import VersionRecord
-from trainyard.contract.document import FrozenModel
+from trainyard.contract.document import FrozenModel, Time
 from trainyard.contract.statistics.drift import Statistics
 from trainyard.errors import DataError
 from trainyard.graph import producer, remedy
@@ -132,7 +132,7 @@ class Champion(FrozenModel):
     path: str
     digest: str
     metrics: dict[str, float]
-    pushed: str = ""
+    pushed: Time = ""
     override: Override | None = Field(None, exclude_if=lambda override: override is None)
     approval: Approval | None = Field(None, exclude_if=lambda approval: approval is None)
     compared: str = Field("", exclude_if=lambda compared: not compared)
@@ -156,6 +156,8 @@ def champion(destination: str) -> Champion | None:
         raise DataError(f"{pointer}: was edited, its checksum differs. {_REMOVE}")
     folder = storage.join(destination, str(best.version))
     if not storage.children(folder):
+        if storage.read_text(pointer) != text:  # another version replaced this one meanwhile
+            return champion(destination)
         raise DataError(
             f"{pointer}: points to version {best.version}, which is not there. "
             "Restore the folder, or remove the pointer to continue without a champion."

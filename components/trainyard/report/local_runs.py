@@ -12,7 +12,11 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from trainyard.contract.artifacts.gate import recorded_refusal
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainyard.contract.artifacts.gate import Threshold, recorded_refusal
+from trainyard.contract.artifacts.train import Straggler
+from trainyard.contract.document import Time
 from trainyard.contract.pushed_versions import PushedVersion, read_versions
 from trainyard.errors import ConfigurationError, DataError, did_you_mean, listed
 from trainyard.graph import OUTPUTS
@@ -32,6 +36,68 @@ _READERS = 16  # of records in a bucket at once; chosen: each waits for the netw
 _READ_AT_ONCE = 256  # chosen: records that are read before it is known whether older ones are needed
 _SECOND = "%Y%m%d-%H%M%S"
 _NAME = re.compile(r"(\d{8}-\d{6})-[0-9a-f]{4}")
+
+
+class _Fields(BaseModel):
+    """Fields of a run.json that are read; others are not checked."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _Data(_Fields):
+    train: int
+    eval: int
+    test: int
+    fingerprint: str
+
+
+class _Training(_Fields):
+    stragglers: list[Straggler] = []
+
+
+class _Threshold(Threshold, _Fields):
+    """A threshold, which a record also says the split of."""
+
+
+class _Gate(_Fields):
+    verdict: str
+    thresholds: list[_Threshold]
+
+
+class _Latency(_Fields):
+    p50: float
+
+
+class _Export(_Fields):
+    format: str
+    bytes: int
+    latency_ms: _Latency
+
+
+class _Pushed(_Fields):
+    path: str
+    version: int
+
+
+class _Record(_Fields):
+    data: _Data | None = None
+    train: _Training | None = None
+    metrics: dict[str, float] | None = None
+    gate: _Gate | None = None
+    exports: list[_Export] | None = None
+    pushed: _Pushed | None = None
+    report: str | None = None
+    seconds: dict[str, float] = {}
+    folders: dict[str, str] = {}
+    unfinished: dict[str, str] = {}
+    failure: str | None = None
+    exit_code: int | None = None
+    ended: Time | None = None
+
+
+class _Note(_Fields):
+    folder: str
+    time: Time | None = None
 
 
 STATES = ("pushed", "refused", "failed", "done", "running", "unfinished")
@@ -228,12 +294,37 @@ def view(root: str, recipe: str, name: str) -> LocalRunView:
     """Return the run `name` of a recipe below the storage `root`, as far as it is recorded."""
     folder = storage.join(_runs(root, recipe), name)
     try:
-        record = storage.read_json(storage.join(folder, "run.json"))
+        record = read_record(folder)
     except DataError:  # damaged by hand or by a disk: the run is listed all the same
         record = {"failure": f"{folder}/run.json is damaged"}
     state = _state(record) if record else "running" if _goes_on(folder) else "unfinished"
     note = storage.read_text(storage.join(folder, NOTE), "replace") or ""
     return LocalRunView(name, recipe, folder, begun(name), state, record, " ".join(note.split())[:_LONGEST_NOTE])
+
+
+def read_record(folder: str) -> dict[str, Any]:
+    """Return run.json of the run in `folder`, empty if it is missing. Raises `DataError` if it is damaged."""
+    return _checked(storage.join(folder, "run.json"), _Record)
+
+
+def read_note(folder: str, step: str) -> dict[str, Any]:
+    """Return the note of `step` in the `folder` of its run, empty if it is missing. Raises as `read_record`."""
+    return _checked(storage.join(folder, f"{step}.json"), _Note)
+
+
+def _checked(file: str, model: type[_Fields]) -> dict[str, Any]:
+    """Return the JSON object in `file`, whose fields are those of `model`, empty if it is missing."""
+    record = storage.read_json(file)
+    try:
+        if record:
+            model.model_validate(record)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise DataError(
+            f"{file}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}. It was edited or is damaged. Delete it, or "
+            "restore it."
+        ) from error
+    return record
 
 
 def write_note(run: LocalRunView, note: str) -> None:

@@ -265,7 +265,7 @@ def last_used(folder: str) -> datetime | None:
     """Return the time of the last submission that named the upload in `folder`, or of its start; None if unknown."""
     text = storage.read_text(storage.join(folder, _USED))
     with suppress(ValueError):
-        return datetime.fromisoformat(text) if text else None
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
     return None
 
 

@@ -391,7 +391,7 @@ def explain_folder(root: str, run: str) -> tuple[str, ExitCode]:
         newest = ", ".join(list(folders)[-5:]) or "none"
         raise ConfigurationError(f"no run '{run or 'at all'}' in {root}. There: {newest}.{did_you_mean(run, folders)}")
     name = run or list(folders)[-1]
-    record = storage.read_json(storage.join(folders[name], "run.json"))
+    record = local_runs.read_record(folders[name])
     if record and not record.get("failure") and not record.get("exit_code"):
         refused = recorded_refusal(record)
         ended = f"has ended: {REFUSED} ({refused})" if refused else "has succeeded"

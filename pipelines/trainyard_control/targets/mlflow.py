@@ -15,6 +15,7 @@ from trainyard.contract.pushed_versions import PushedVersion
 from trainyard.contract.version import SERVED
 from trainyard.errors import ConfigurationError, InfrastructureError, TransientError
 from trainyard.graph import remedy
+from trainyard.report import local_runs
 from trainyard.report.mlflow_epochs import ADDRESS, BATCH, RUN, TRAINING, key, parameters
 from trainyard.spec import plain_yaml
 from trainyard.storage import storage
@@ -151,7 +152,7 @@ def _register(client: Any, version: PushedVersion, request: dict[str, Any]) -> s
 
 def _training_run(client: Any, experiment: str, version: PushedVersion) -> Any:
     """Return the run with the epochs of the version's training, None without one or if it has another version."""
-    record = storage.read_json(storage.join(version.run_folder, "run.json")) if version.run_folder else None
+    record = local_runs.read_record(version.run_folder) if version.run_folder else None
     model = (record or {}).get("folders", {}).get("train")
     if not model:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from trainyard.contract.document import FrozenModel
+from trainyard.contract.document import FrozenModel, Time
 
 REFUSED = "the gate refused the model, so it is not pushed"
 
@@ -47,7 +47,7 @@ class Approval(FrozenModel):
     """A person's approval or rejection of a version. name: as the person gave it; time: in UTC; reason: maybe ''."""
 
     name: str
-    time: str
+    time: Time
     reason: str = ""
 
 

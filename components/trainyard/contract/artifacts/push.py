@@ -9,7 +9,7 @@ from pydantic import Field
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.export import ExportedFile
 from trainyard.contract.artifacts.gate import Approval, Interval, Override, Verdict
-from trainyard.contract.document import Document, FrozenModel, Split
+from trainyard.contract.document import Document, FrozenModel, Split, Time
 
 
 class Pushed(Document):
@@ -49,7 +49,7 @@ class VersionRecord(FrozenModel):
     number: int | None = None
     recipe: dict[str, Any] = {}
     run: str = ""
-    pushed: str = ""
+    pushed: Time = ""
     by: str = ""
     override: Override | None = None
     restored: int | None = None
