@@ -64,8 +64,9 @@ class Storage:
         return [removal.name for removal in retention.plan(self.root, keep, now=NOW).removals]
 
     def prune(self, keep: int) -> None:
-        for removal in retention.plan(self.root, keep, now=NOW).removals:
-            assert retention.remove(self.root, removal) == ""
+        plan = retention.plan(self.root, keep, now=NOW)
+        for removal in plan.removals:
+            assert retention.remove(self.root, removal, plan.runs["digits"]) == ""
 
     def _record(self, day: int, record: object) -> None:
         storage.write_text(self.uri(f"runs/202601{day:02}-000000-aaaa/run.json"), json.dumps(record))

@@ -16,7 +16,14 @@ def test_old_runs_and_their_outputs_go_from_a_bucket_and_the_rest_can_be_read(st
     kept.run(3)
     attempt = kept.uri("train/3333/.attempts/0123456789abcdef/model.keras")
     storage.write_text(attempt, "half of it")
-    removals = retention.plan(kept.root, keep=1, now=NOW).removals
+    plan = retention.plan(kept.root, keep=1, now=NOW)
+    removals, output = plan.removals, kept.uri("train/2222")
+    kept.begin("20260112-000000-aaaa")
+    assert retention.remove(
+        kept.root, next(each for each in removals if each.uri(kept.root) == output), plan.runs["digits"]
+    ) == ("digits: 20260112-000000-aaaa has begun meanwhile, so its outputs stay")
+    assert storage.committed(output)
+    storage.remove(kept.uri("runs/20260112-000000-aaaa"))
     assert [removal.name for removal in removals] == [
         "runs/20260102-000000-aaaa",
         *sorted([*kept.outputs(2), "train/3333"]),

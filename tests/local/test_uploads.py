@@ -218,7 +218,9 @@ def test_prune_keeps_an_upload_that_an_output_names_or_a_submission_used(store: 
     assert uploads_to_delete(13) == []
     assert uploads_to_delete(15) == [unnamed.folder.rpartition("/")[2]]
     (removal,) = retention._unused_uploads(uri, [], datetime.now(UTC) + timedelta(days=15))
-    assert retention.remove(uri, removal) == ""
+    assert "a submission has used it meanwhile, so it stays" in retention.remove(uri, removal, ())
+    storage.write_text(f"{unnamed.folder}/.used", "2026-01-01T00:00:00+00:00")
+    assert retention.remove(uri, removal, ()) == ""
     assert not storage.children(unnamed.folder) and read(named.uri)
     gone = retention.Removal("output", "digits", "preprocess/9999", 1)
     later = datetime.now(UTC) + timedelta(days=15)

@@ -233,7 +233,7 @@ def test_no_output_is_pruned_while_a_run_goes_on_that_began_since_the_plan(tmp_p
 
         def step_started(self, step: str) -> None:
             if step == "evaluate":
-                self.reasons += [retention.remove(root, removal) for removal in plan.removals]
+                self.reasons += [retention.remove(root, removal, ()) for removal in plan.removals]
 
     def run(listener: Quiet, *changes: str) -> None:
         Run(recipes.load("digits", list(changes)), local_environment, "run", None, listener).execute()
@@ -244,7 +244,7 @@ def test_no_output_is_pruned_while_a_run_goes_on_that_began_since_the_plan(tmp_p
     assert {removal.name.partition("/")[0] for removal in plan.removals} == {"preprocess", "train", "evaluate"}
     run(Reused(), "evaluate.gates=[{metric: accuracy, min: 0.5}]")
     assert len(Reused.reasons) == 3 and all("a run or a search of digits is active" in why for why in Reused.reasons)
-    assert [retention.remove(root, removal) for removal in plan.removals] == ["", "", ""]
+    assert [retention.remove(root, removal, ()) for removal in plan.removals] == ["", "", ""]
 
 
 @pytest.mark.parametrize("search", ["sweep", "learning curve", "benchmark"])
@@ -255,7 +255,7 @@ def test_no_output_is_pruned_while_a_search_goes_on(
     output = retention.Removal("output", "digits", "preprocess/aaaa", 1)
 
     def preprocess(_: LocalRun) -> str:
-        raise LookupError(retention.remove(str(tmp_path), output))
+        raise LookupError(retention.remove(str(tmp_path), output, ()))
 
     monkeypatch.setattr(LocalRun, "preprocess", preprocess)
     with pytest.raises(LookupError, match="a run or a search of digits is active"):
@@ -275,7 +275,7 @@ def test_a_storage_that_was_pruned_is_run_on(tmp_path: Path) -> None:
     after = judged(tmp_path / "runs", tmp_path / "models")
     storage.write_text(f"{tmp_path}/runs/digits/runs/run/run.json", json.dumps({"folders": {"evaluate": after}}))
     for removal in retention.plan(str(tmp_path / "runs"), keep=1).removals:
-        assert retention.remove(str(tmp_path / "runs"), removal) == ""
+        assert retention.remove(str(tmp_path / "runs"), removal, ()) == ""
     assert storage.committed(before) is None and storage.committed(after) is not None
     assert judged(tmp_path / "runs", tmp_path / "models") == after
     push(tmp_path / "models", "a")

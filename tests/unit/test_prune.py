@@ -112,9 +112,9 @@ def test_an_output_that_a_process_writes_stays(store: Storage) -> None:
         removal for removal in retention.plan(store.root, keep=1, now=NOW).removals if removal.kind == "output"
     ]
     with storage.lease(first.uri(store.root)):
-        assert "is writing it" in retention.remove(store.root, first)
+        assert "is writing it" in retention.remove(store.root, first, ())
     assert storage.committed(first.uri(store.root))
-    assert retention.remove(store.root, first) == "" and storage.committed(first.uri(store.root)) is None
+    assert retention.remove(store.root, first, ()) == "" and storage.committed(first.uri(store.root)) is None
 
 
 def test_an_abandoned_attempt_goes_and_its_output_stays(store: Storage) -> None:
@@ -124,7 +124,7 @@ def test_an_abandoned_attempt_goes_and_its_output_stays(store: Storage) -> None:
     left.write_bytes(bytes(1000))
     (attempt,) = retention.plan(store.root, keep=1, now=NOW).removals
     assert (attempt.kind, attempt.name, attempt.bytes) == ("attempt", "train/1111", 1000)
-    assert retention.remove(store.root, attempt) == "" and not left.exists()
+    assert retention.remove(store.root, attempt, ()) == "" and not left.exists()
     assert storage.committed(store.uri("train/1111"))
 
 

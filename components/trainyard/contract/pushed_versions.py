@@ -255,7 +255,8 @@ def read_versions(folder: str, kind: Callable[..., V], newest: int | None = None
         if last > serving:
             caution = (
                 f"TensorFlow Serving loads version {last}, and {f'version {serving}' if best else 'no version'} "
-                f"is in champion.json: a push was killed, or another program wrote it. Push or roll back again."
+                f"is in champion.json: a push is writing or was killed, or another program wrote it. "
+                f"Wait, or push or roll back again."
             )
         try:
             waiting = candidate(folder, best)

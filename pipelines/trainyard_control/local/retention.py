@@ -28,6 +28,7 @@ from trainyard.storage import storage, uploads
 from trainyard.storage.manifest import ATTEMPTS, STAGING
 
 RUNNING_DAYS = 14  # chosen: twice what the longest step may take by default
+_RUNNING = timedelta(days=RUNNING_DAYS)
 _LOCKS = re.compile(r"\..+\.(lock|lease)")
 
 Output = tuple[str, str]
@@ -63,10 +64,11 @@ class Removal:
 
 @dataclass(frozen=True)
 class Pruning:
-    """The folders to delete, and in sentences why others stay."""
+    """The folders to delete, and in sentences why others stay. runs: the names of all runs by recipe."""
 
     removals: list[Removal]
     notes: list[str]
+    runs: dict[str, frozenset[str]]
 
 
 def plan(
@@ -94,7 +96,8 @@ def plan(
     removals = [removal for pruning in plans for removal in pruning.removals]
     if not recipe:
         removals += _unused_uploads(root, removals, now or datetime.now(UTC), scheduled)
-    return Pruning(removals, [note for pruning in plans for note in pruning.notes])
+    runs = {name: names for pruning in plans for name, names in pruning.runs.items()}
+    return Pruning(removals, [note for pruning in plans for note in pruning.notes], runs)
 
 
 def _unused_uploads(
@@ -106,7 +109,7 @@ def _unused_uploads(
         sizes[name.partition("/")[0]] += size
     known = [name for name in sorted(sizes) if re.fullmatch(uploads.NAME, name)]
     used = {name: uploads.last_used(storage.join(root, uploads.FOLDER, name)) for name in known}
-    stale = now - timedelta(days=RUNNING_DAYS)
+    stale = now - _RUNNING
     old = [name for name, time in used.items() if time and time < stale]
     if not old or (schedules := scheduled()) is None:
         return
@@ -131,9 +134,14 @@ def _origins(root: str, gone: set[tuple[str, str]]) -> Iterator[str]:
                 yield json.dumps(manifest.origin if manifest else {})
 
 
-def remove(root: str, removal: Removal) -> str:
-    """Remove it, and return '', or why it stays: another process holds it."""
+def remove(root: str, removal: Removal, runs: Collection[str]) -> str:
+    """Remove it, and return '', or why it stays: another process uses it.
+
+    runs: of the recipe, as the plan has them.
+    """
     uri = removal.uri(root)
+    if removal.kind == "upload" and (used := uploads.last_used(uri)) and used > datetime.now(UTC) - _RUNNING:
+        return f"{uri}: a submission has used it meanwhile, so it stays"
     if removal.kind in ("run", "upload"):
         storage.remove(uri)
         return ""
@@ -148,7 +156,7 @@ def remove(root: str, removal: Removal) -> str:
         return ""
     checkpoints = storage.lease(keys.checkpoints(uri)) if removal.has_checkpoints else nullcontext()
     try:
-        with _unread(root, removal.recipe), storage.lease(uri), checkpoints:
+        with _unread(root, removal.recipe, runs), storage.lease(uri), checkpoints:
             if removal.kind == "output":
                 for ending in ("", *keys.COMPANIONS):
                     storage.remove(f"{uri}{ending}")
@@ -159,13 +167,16 @@ def remove(root: str, removal: Removal) -> str:
 
 
 @contextmanager
-def _unread(root: str, recipe: str) -> Iterator[None]:
+def _unread(root: str, recipe: str, runs: Collection[str]) -> Iterator[None]:
     """Raise `TransientError` if a run or a search of `recipe` reads its outputs; none begins to in the block.
 
-    A bucket does not know: there only the plan protects inputs of runs that may be active.
+    A bucket only knows the runs that are not among the planned `runs`: they began since, or are about to.
     """
     with ExitStack() as stack:
-        if not storage.is_bucket(root):
+        if storage.is_bucket(root):
+            if later := set(storage.children(storage.join(root, recipe, "runs"))).difference(runs):
+                raise TransientError(f"{recipe}: {min(later)} has begun meanwhile, so its outputs stay")
+        else:
             try:
                 stack.enter_context(storage.lease(storage.join(root, recipe)))
             except TransientError as error:
@@ -202,7 +213,8 @@ class _Store:
 
     def plan(self, keep: int) -> Pruning:
         self._measure()
-        unknown, stale = datetime.min.replace(tzinfo=UTC), self.now - timedelta(days=RUNNING_DAYS)
+        known = {self.recipe: frozenset(self.runs)}
+        unknown, stale = datetime.min.replace(tzinfo=UTC), self.now - _RUNNING
         runs = sorted(map(self._run, self.runs), key=lambda run: (run.time or unknown, run.name), reverse=True)
         running = [run for run in runs if not run.ended and (run.time is None or run.time > stale)]
         over = self.over([run.name for run in running]) if self.over and running else ()
@@ -223,7 +235,7 @@ class _Store:
         if running:
             names = ", ".join(run.name for run in running)
             note = f"{self.recipe}: {names} may be active (no run.json yet), so all outputs of {self.recipe} stay"
-            return Pruning(removals, [note])
+            return Pruning(removals, [note], known)
         used = {output for run in runs if run.name in retained for output in run.outputs}
         manifests = [storage.committed(storage.join(*version)) for version in sorted(named)]
         digests = {digest(manifest) for manifest in manifests if manifest}
@@ -232,7 +244,7 @@ class _Store:
             kind, rest = ("attempt", self._abandoned((step, key))) if (step, key) in used else ("output", size)
             if rest:
                 removals.append(Removal(kind, self.recipe, f"{step}/{key}", rest))
-        return Pruning(removals, [])
+        return Pruning(removals, [], known)
 
     def _rejected(self, versions: set[tuple[str, str]], retained: set[str]) -> Iterator[Removal]:
         """Yield the rejected versions that are not in `versions` and whose runs are not `retained`."""
@@ -268,9 +280,9 @@ class _Store:
 
     def _run(self, name: str) -> _Run:
         folder = storage.join(self.root, self.recipe, "runs", name)
-        record = storage.read_json(storage.join(folder, "run.json"))
+        record = local_runs.read_record(folder)
         cancelled = storage.read_text(keys.cancellation(folder)) or ""
-        notes = [note for step in OUTPUTS if (note := storage.read_json(storage.join(folder, f"{step}.json")))]
+        notes = [note for step in OUTPUTS if (note := local_runs.read_note(folder, step))]
         uris = [note["folder"] for note in notes]
         uris += [uri for part in ("folders", "unfinished") for uri in record.get(part, {}).values()]
         times = [text for part in (record, *notes) if (text := part.get("ended") or part.get("time"))]
@@ -278,7 +290,10 @@ class _Store:
             times.append(cancelled)
         elif not times and (begun := local_runs.begun(name)):
             times = [begun]
-        time = max(map(datetime.fromisoformat, times), default=None)
+        try:
+            time = max(map(datetime.fromisoformat, times), default=None)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{keys.cancellation(folder)}: holds no time ({error}). Delete it.") from error
         destination, _, version = str((record.get("pushed") or {}).get("path", "")).rpartition("/")
         if destination.endswith(f"/{self.recipe}/models"):  # also if the storage was moved since
             destination = self._models

@@ -376,7 +376,7 @@ def prune(
 
     def removals() -> Iterator[Removal]:
         for removal in plan.removals:
-            if not dry_run and (reason := retention.remove(root, removal)):
+            if not dry_run and (reason := retention.remove(root, removal, plan.runs.get(removal.recipe, ()))):
                 notes.append(reason)
             else:
                 yield removal
