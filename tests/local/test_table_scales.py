@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from preprocess_sources import preprocess
 
 from trainyard.spec.recipe import Data, Recipe
-from trainyard.steps.preprocess import statistics
-from trainyard.steps.preprocess.statistics import category_counts, quantiles
-from trainyard.steps.preprocess.transforming.features import NO_VALUES, column_preprocessing, write_vocabularies
+from trainyard.steps.preprocess.statistics import quantiles
+from trainyard.steps.preprocess.transforming import vocabularies
+from trainyard.steps.preprocess.transforming.features import column_preprocessing
+from trainyard.steps.preprocess.transforming.vocabularies import NO_VALUES, frequent_values, in_shares
 
 ROWS = 400
 COLUMNS = {
@@ -319,29 +320,22 @@ def test_a_column_that_is_scaled_adds_no_operations_of_its_own_but_to_read_it() 
         ({"min_count": 9}, [NO_VALUES]),
     ],
 )
-def test_a_vocabulary_has_the_frequent_values_of_the_category(
-    settings: dict[str, int], lines: list[str], tmp_path: Path
-) -> None:
+def test_a_vocabulary_has_the_frequent_values_of_the_category(settings: dict[str, int], lines: list[str]) -> None:
     features = {"n": {"type": "numeric"}, "c": {"type": "category", **settings}}
     data = Data.model_validate({"format": "csv", "path": "a.csv", "label": "y", "features": features})
-    first, second = Counter({"a": 1, "[missing]": 2, "two\nlines": 5}), Counter({"d": 1, "b": 3})
-    write_vocabularies(data, [{"c": first}, {"c": second}], tmp_path / "made")
-    assert [path.read_text() for path in (tmp_path / "made").iterdir()] == ["".join(f"{line}\n" for line in lines)]
+    first, second = Counter({b"a": 1, b"[missing]": 2, b"two\nlines": 5, b"": 9}), Counter({b"d": 1, b"b": 3})
+    assert frequent_values(data, [{"c": first}, {"c": second}]) == {"c": [line.encode() for line in lines]}
 
 
 def test_more_values_than_are_counted_at_once_are_counted_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = {name: {"type": "category"} for name in ("c", "d")}
-    data = Data.model_validate({"format": "csv", "path": "a.csv", "label": "y", "features": features, "weight": "w"})
-    values = np.random.default_rng(3).integers(0, 60, (2, 500)).astype(str)
-    values[0, :20] = ""
-    weights = np.arange(500.0) % 3
-    columns = {"raw/c": values[0].tolist(), "raw/d": values[1].tolist(), "measure/w": weights}
-    batch = pa.record_batch(columns)
-    monkeypatch.setattr(statistics, "_VALUES", 30)
-    parts = list(category_counts(data, lambda: [batch.slice(start, 64) for start in range(0, 500, 64)]))
-    assert len(parts) > 3 and all(sum(map(len, part.values())) <= 30 for part in parts)
-    counted = weights > 0
+    values = np.random.default_rng(3).integers(0, 60, (2, 500)).astype("S")
+    read = [
+        {name: Counter(part.tolist()) for name, part in zip("cd", parts, strict=True)}
+        for parts in zip(*(np.split(row, 10) for row in values), strict=True)
+    ]
+    monkeypatch.setattr(vocabularies, "_VALUES", 30)
+    shares = [*in_shares(lambda: read)]
+    assert len(shares) > 3 and all(sum(map(len, share.values())) <= 30 for share in shares)
     for name, column in zip("cd", values, strict=True):
-        expected = Counter("[missing]" if value == "" else value for value in column[counted])
-        assert sum((part[name] for part in parts), Counter()) == expected
-        assert sum(len(part[name]) for part in parts) == len(expected)
+        assert sum((share[name] for share in shares), Counter()) == Counter(column.tolist())
+        assert sum(len(share[name]) for share in shares) == len(set(column.tolist()))

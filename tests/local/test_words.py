@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from trainyard.steps.export.on_device.fingerprint import fingerprint64
 from trainyard.steps.export.on_device.words import plain_words
-from trainyard.steps.preprocess.transforming.features import Calendar, _plain_words
+from trainyard.steps.preprocess.transforming import vocabularies
+from trainyard.steps.preprocess.transforming.features import Calendar
 from trainyard.values.columns import count_known, word_texts
 from trainyard.values.patterns import EMOJI, SIGNS
 from trainyard.values.text import day
@@ -54,7 +55,7 @@ sys.stdout.buffer.write(b"".join(lower_tensor([sys.argv[1]]).numpy()))
 )
 def test_words_are_letters_digits_signs_and_the_marks_behind_them(text: str, words: list[str]) -> None:
     """Marks belong to the letter before them; in scripts that put no space between words each character is one."""
-    assert [word.decode() for word in _plain_words([text])[0].numpy().tolist()] == words
+    assert [word.decode() for word in vocabularies.plain_words([text])[0].numpy().tolist()] == words
     assert plain_words(text) == words
 
 
@@ -64,7 +65,7 @@ def test_a_device_cuts_texts_as_the_transform_does() -> None:
     letters += "😀❤♀↔🏴🇩🇪🇫❶🄀🈀🈁©℃㈱＃—█★☆\ufe0f\ufe0e\u20e3\u200c\u200d\U000e0067\x85\xa0\u2028\x1c"
     letters += "++##&==<>@^:;(()))/\\-'[!?,\"`"
     texts = ["".join(draw.choices(letters, k=draw.randrange(12))) for _ in range(10000)] + ["One\0Two ΟΔΟΣ\0"]
-    expected = [[word.decode() for word in words] for words in _plain_words(tf.constant(texts)).to_list()]
+    expected = [[word.decode() for word in words] for words in vocabularies.plain_words(tf.constant(texts)).to_list()]
     assert [plain_words(text) for text in texts] == expected
     vocabulary = pa.array({word for words in expected for word in words}, pa.string())
     assert count_known(pa.array(texts), vocabulary, is_text=True) == sum(map(bool, expected))

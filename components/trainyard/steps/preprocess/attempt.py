@@ -3,7 +3,8 @@
     <output>.parts/               beside the output, so that it outlives the process
       <task>-0000.arrow           1. the rows of a task (`parts`)
       done/<task>.json            2. its document, a `TaskResult`: the task is done from then on
-      <digest>/                   transform graph and shards, of the second pipeline
+      counts/<task>-0000.arrow    3. how often each value and word is in its training rows
+      <digest>/                   4. transform graph and shards, of the second pipeline
 
     a task:   open --- finish ---> done --- reuse ---> its result
               open <-- reuse ----- done, but a row is missing, or a file was unreadable

@@ -27,8 +27,9 @@ from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess import quality
 from trainyard.steps.preprocess.collect import Collected
 from trainyard.steps.preprocess.shards import shard_name
-from trainyard.steps.preprocess.transforming.features import NO_VALUES, fillers, known_sizes
+from trainyard.steps.preprocess.transforming.features import fillers, known_sizes
 from trainyard.steps.preprocess.transforming.transform import TransformSettings
+from trainyard.steps.preprocess.transforming.vocabularies import NO_VALUES
 
 
 def write_description(

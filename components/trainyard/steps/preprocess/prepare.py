@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
 
 import trainyard.data  # noqa: F401 - first: sets what TensorFlow reads while it is imported
@@ -24,19 +23,18 @@ from trainyard.steps.preprocess.readers.files import find_files, with_listed_lab
 from trainyard.steps.preprocess.readers.official import with_official
 from trainyard.steps.preprocess.readers.tfds import read_dataset
 from trainyard.steps.preprocess.shards import plan_layout
-from trainyard.steps.preprocess.statistics import category_counts, clip_limits
+from trainyard.steps.preprocess.statistics import clip_limits
 from trainyard.steps.preprocess.transforming.features import (
-    VOCABULARIES,
     column_preprocessing,
     image_preprocessing,
     learned_columns,
     raw_spec,
     with_computed,
     without_weight,
-    write_vocabularies,
 )
 from trainyard.steps.preprocess.transforming.module import Preprocessing, label_types, load_preprocessing
 from trainyard.steps.preprocess.transforming.transform import TransformSettings, transform
+from trainyard.steps.preprocess.transforming.vocabularies import VOCABULARIES, write_vocabularies
 from trainyard.storage import globs
 
 _BATCH_ROWS, _BATCH_IMAGES = 1000, 64  # chosen: a batch of decoded images stays below 100 MB at 224 x 224
@@ -75,8 +73,8 @@ def _preprocess(recipe: Recipe, custom: Preprocessing | None, output: Path, atte
     indicated = _indicators(collected, recipe) if by_column else []
     vocabularies = attempt.folder / VOCABULARIES
     if by_column:
-        counts = category_counts(recipe.data, partial(collected.parts.batches, "train"))
-        write_vocabularies(recipe.data, counts, vocabularies)
+        counted = attempt.work.below("counts")
+        write_vocabularies(recipe.data, collected.parts, counted, attempt.beam_options, collected.bytes, vocabularies)
     default = image_preprocessing(image) if image else column_preprocessing(recipe.data, clips, indicated, vocabularies)
     types = label_types(recipe.data, labels)
     own = (lambda inputs: custom(without_weight(inputs), types)) if custom else None

@@ -6,7 +6,7 @@ The quantiles are exact for columns of any length, in whatever order their rows 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,7 @@ from trainyard.contract.document import FrozenModel
 from trainyard.contract.statistics.drift import is_common, top_values
 from trainyard.quality.conformity import Conformity, Rows, check_rows
 from trainyard.quality.tables.columns import DAY_DIGITS, Numbers
-from trainyard.spec.columns import Category, Date, Numeric
+from trainyard.spec.columns import Date, Numeric
 from trainyard.spec.data_schema import ImageSchema, TableSchema
 from trainyard.spec.recipe import Data
 from trainyard.steps.preprocess.parts import Parts
@@ -29,11 +29,7 @@ from trainyard.values.moments import WeightedMoments
 from trainyard.values.numbers import MOST_OF_TARGET, coarse
 from trainyard.values.quantiles import index_of_rank
 
-MISSING = "[missing]"
-"""The value of a category that an empty text counts as."""
 _DISTINCT = 10_000  # chosen: values a feature whose counts are kept exactly
-_VALUES = 5_000_000  # chosen: of categories, counted at once; they take about 0.5 GB (measured)
-_HASHES = 1 << 61  # of a text
 _TOP = 20
 _AROUND = ".,;:!?\"'()[]{}<>«»“”„‘’…-"  # of a word, not part of it; chosen
 _BINS = 256  # of a histogram while counting; chosen
@@ -322,38 +318,6 @@ def clip_limits(data: Data, parts: Parts) -> Limits:
 
     found = quantiles(lambda: parts.batches("train"), columns, f"measure/{data.weight}" if data.weight else None)
     return {name.partition("/")[2]: (low, high) for name, (low, high) in found.items()}
-
-
-def category_counts(data: Data, batches: Callable[[], Iterable[pa.RecordBatch]]) -> Iterator[dict[str, Counter[str]]]:
-    """Yield the number of rows with a weight above 0 by category and value, an empty text as `MISSING`.
-
-    Each value is in one of the counts, with all its rows. batches: of the training split; read once for each 5 million
-    values, so that memory is bounded.
-    """
-    columns = {
-        name: f"{'measure' if name in data.derive else 'raw'}/{name}"
-        for name, feature in data.features.items()
-        if isinstance(feature, Category)
-    }
-    start = 0
-    while columns and start < _HASHES:
-        end, counts = _HASHES, {name: Counter[str]() for name in columns}
-        for rows in batches():
-            counted = rows.filter(pa.array(rows[f"measure/{data.weight}"].to_numpy() > 0)) if data.weight else rows
-            for name, column in columns.items():
-                values = counted[column]
-                found = _counts(pc.if_else(pc.equal(values, ""), MISSING, values))
-                counts[name].update(_hashed(found, start, end))
-            while sum(map(len, counts.values())) > _VALUES:
-                end = (start + end) // 2
-                counts = {name: _hashed(found, start, end) for name, found in counts.items()}
-        yield counts
-        start = end
-
-
-def _hashed(counts: Counter[str], start: int, end: int) -> Counter[str]:
-    """Return the `counts` of the values with a hash from `start` on and below `end`."""
-    return Counter({value: count for value, count in counts.items() if start <= hash(value) % _HASHES < end})
 
 
 def quantiles(

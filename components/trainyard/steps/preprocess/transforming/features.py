@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,17 +15,14 @@ import tensorflow_transform as tft
 from trainyard.contract.artifacts.preprocess import WEIGHT, Column, ImageShape, Unknown
 from trainyard.data.formulas import computed
 from trainyard.data.images import decode_image
-from trainyard.data.values import day_text, days_since_1970, lower_tensor
+from trainyard.data.values import day_text, days_since_1970
 from trainyard.spec.columns import Category, Date, Numeric, Text, date_names, indicator_name
 from trainyard.spec.recipe import Data
-from trainyard.steps.preprocess.statistics import MISSING, Limits
-from trainyard.values.patterns import DATE, SPLIT_WORDS, TIDY_SIGNS, TIME_OF_DAY
+from trainyard.steps.preprocess.statistics import Limits
+from trainyard.steps.preprocess.transforming.vocabularies import MISSING, vocabulary_names, words
+from trainyard.values.patterns import DATE, TIME_OF_DAY
 
 Tensors = dict[str, tf.Tensor]
-NO_VALUES = "49d0cd50-04bb-48c0-bc6f-5b575dce351a"
-"""The line of an empty vocabulary; tf.Transform writes the same (1.21, analyzers.py)."""
-VOCABULARIES = "vocabularies"
-"""Of an attempt: the folder of the categories' vocabularies."""
 _NO_WORD = 0  # the id that fills up a row of fewer words
 _MONTHS, _WEEKDAYS, _HOURS = 13, 8, 25  # id 0 stands for a missing date or time
 _TIME = ".{10}" + TIME_OF_DAY
@@ -95,7 +89,7 @@ def column_preprocessing(
         }
         learned = _Learned({**numbers, **days}, inputs.get(WEIGHT))
         zscores = learned.zscores(_zscored(data))
-        vocabularies = _vocabularies(data)
+        vocabularies = vocabulary_names(data)
         outputs: Tensors = {}
         for name, feature in data.features.items():
             if isinstance(feature, Numeric):
@@ -106,7 +100,7 @@ def column_preprocessing(
             elif isinstance(feature, Category):
                 outputs[name] = _category(inputs[name], feature, folder / vocabularies[name])
             elif isinstance(feature, Text):
-                outputs[name] = _word_ids(inputs[name], feature, vocabularies[name])
+                outputs[name] = _word_ids(inputs[name], feature, folder / vocabularies[name])
             else:
                 since_1970, *parts = date_names(name, hour=feature.hour)
                 outputs[since_1970] = zscores[name]
@@ -115,28 +109,6 @@ def column_preprocessing(
         return outputs
 
     return preprocessing_fn
-
-
-def write_vocabularies(data: Data, counts: Iterable[Mapping[str, Counter[str]]], folder: Path) -> None:
-    """Write the vocabulary of each category, as tf.Transform would: that took 1.2 CPU seconds a column (measured).
-
-    counts: the rows by category and value, each value once. A value with a line break has no id.
-    """
-    folder.mkdir(exist_ok=True)
-    categories = {name: feature for name, feature in data.features.items() if isinstance(feature, Category)}
-    known: dict[str, list[tuple[int, str]]] = {name: [] for name in categories}
-    for counted in counts:
-        for name, feature in categories.items():
-            found = (
-                (count, value)
-                for value, count in counted[name].items()
-                if count >= feature.min_count and not re.search(r"[\r\n]", value)
-            )
-            known[name] = heapq.nlargest(feature.vocabulary_size, chain(known[name], found))
-    names = _vocabularies(data)
-    for name, frequent in known.items():
-        lines = [value for _, value in frequent] or [NO_VALUES]
-        (folder / names[name]).write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
 def fillers(data: Data) -> dict[str, int]:
@@ -164,7 +136,7 @@ def known_sizes(data: Data, columns: dict[str, Column]) -> dict[str, int]:
 
 def learned_columns(data: Data, saved_model: Path, indicators: Collection[str]) -> dict[str, Column]:
     """Return the learned settings of each column in the transform graph of `column_preprocessing`."""
-    vocabularies = _vocabularies(data)
+    vocabularies = vocabulary_names(data)
     has_numbers = any(isinstance(feature, Numeric | Date) for feature in data.features.values())
     # Measured: to load the graph takes 0.05 CPU seconds a category.
     numbers = _read_back(saved_model, list(_zscored(data))) if has_numbers else {}
@@ -226,54 +198,20 @@ def _is_log(feature: Numeric | Category | Date | Text) -> bool:
 
 def _category(values: tf.Tensor, feature: Category, vocabulary: Path) -> tf.Tensor:
     named = tf.where(tf.equal(values, ""), tf.constant(MISSING), values)
-    tft.annotate_asset(vocabulary.name, vocabulary.name)
-    with tf.init_scope():
-        path = tf.constant(str(vocabulary))  # after the vocabulary of a text tf.Transform 1.21 takes no str
-    return tft.apply_vocabulary(named, path, num_oov_buckets=feature.oov_buckets)
+    return _ids(named, feature, vocabulary)
 
 
-def _vocabularies(data: Data) -> dict[str, str]:
-    """Return a file name for the vocabulary of each column, whatever characters its name has.
-
-    The order in which a recipe names its features is not in it: keys do not change with that either.
-    """
-    return {
-        name: f"vocabulary_{index}_{re.sub(r'[^A-Za-z0-9]', '_', name)}"
-        for index, name in enumerate(sorted(data.features))
-    }
-
-
-def _word_ids(texts: tf.Tensor, feature: Text, vocabulary: str) -> tf.Tensor:
+def _word_ids(texts: tf.Tensor, feature: Text, vocabulary: Path) -> tf.Tensor:
     """Return the ids (n, feature.words) int64 of the first words of `texts` (n,): 1 + that of the vocabulary's file."""
-    words = _plain_words(texts) if feature.separator is None else _values(texts, feature.separator)
-    if feature.ngrams > 1:
-        words = tf.strings.ngrams(words, [*range(1, feature.ngrams + 1)])
-    ids = tft.compute_and_apply_vocabulary(
-        words[:, : feature.words].to_sparse(),
-        top_k=feature.vocabulary_size,
-        frequency_threshold=feature.min_count,
-        num_oov_buckets=feature.oov_buckets,
-        vocab_filename=vocabulary,
-    )
+    ids = _ids(words(texts, feature).to_sparse(), feature, vocabulary)
     return tf.sparse.to_dense(
         tf.SparseTensor(ids.indices, ids.values + 1, [tf.shape(texts, tf.int64)[0], feature.words]), _NO_WORD
     )
 
 
-def _plain_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Return the words of each text in lower case."""
-    texts = tf.strings.regex_replace(texts, r"\x00", " ")  # measured: there `lower` ends a text (TensorFlow 2.21)
-    texts = lower_tensor(texts)
-    for pattern, replacement in TIDY_SIGNS + SPLIT_WORDS:
-        texts = tf.strings.regex_replace(texts, pattern, replacement)
-    return tf.strings.split(texts)
-
-
-def _values(texts: tf.Tensor, separator: str) -> tf.RaggedTensor:
-    """Split each text at the separators, without surrounding white space and empty parts."""
-    cut = tf.strings.split(texts, separator)
-    values = cut.with_flat_values(tf.strings.strip(cut.flat_values))
-    return tf.ragged.boolean_mask(values, values.with_flat_values(tf.not_equal(values.flat_values, "")))
+def _ids(values: Any, feature: Category | Text, vocabulary: Path) -> Any:
+    tft.annotate_asset(vocabulary.name, vocabulary.name)
+    return tft.apply_vocabulary(values, str(vocabulary), num_oov_buckets=feature.oov_buckets)
 
 
 class Calendar:

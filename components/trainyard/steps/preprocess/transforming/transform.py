@@ -42,7 +42,7 @@ from trainyard.steps.preprocess.shards import Layout, read_shard, shard_name, wr
 from trainyard.steps.preprocess.statistics import labels_apart
 from trainyard.steps.preprocess.task_store import TaskStore, remove_unfinished
 from trainyard.steps.preprocess.transforming.encode import Column, as_column, encode_examples
-from trainyard.steps.preprocess.transforming.features import VOCABULARIES
+from trainyard.steps.preprocess.transforming.vocabularies import VOCABULARIES
 from trainyard.storage import storage
 
 _ANALYSIS = "analysis"
