@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn import metrics as sklearn_metrics
 
 import trainyard
@@ -284,11 +285,30 @@ def test_a_95_percent_interval_holds_the_true_value_about_95_times_in_100():
     covered = dict.fromkeys(names, 0)
     for seed in range(150):
         metric_statistics = dict(each_statistic("classification", random_answers(200, 2, seed)))
-        for name, draws in resample([(name, metric_statistics[name]) for name in names], 200, 200, seed).items():
-            bound = percentiles(draws)
+        for name, drawn in resample([(name, metric_statistics[name]) for name in names], 200, 200, seed).items():
+            bound = drawn.interval()
             covered[name] += bound.low <= truth[name] <= bound.high
     # 142.5 of 150 are expected, standard deviation 2.7; percentile intervals of 200 examples fall a little short.
     assert all(134 <= count <= 149 for count in covered.values()), covered
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("rows", [60, 600])
+def test_the_interval_of_a_skewed_mean_is_that_of_scipy(rows, weighed):
+    draw = np.random.default_rng(3)
+    errors, weights = draw.lognormal(0, 1.2, rows), draw.choice([1.0, 3.0], rows) if weighed else np.ones(rows)
+    answers = SplitPredictions(np.zeros(rows), errors, weights if weighed else None)
+
+    def mean(values, times, axis=-1):
+        return (values * times).sum(axis=axis) / times.sum(axis=axis)
+
+    expected = scipy.stats.bootstrap(
+        (errors, weights), mean, paired=True, method="BCa", n_resamples=8000, rng=np.random.default_rng(4)
+    ).confidence_interval
+    found = resample(each_statistic("regression", answers, ["mae"]), rows, 8000, seed=1)["mae"]
+    tolerance = 0.04 * (expected.high - expected.low)
+    assert tuple(found.interval().model_dump().values()) == pytest.approx(tuple(expected), abs=tolerance)
+    assert percentiles(found.draws).high < expected.high - tolerance
 
 
 def test_equal_seeds_give_equal_intervals_and_other_seeds_others():
@@ -330,8 +350,9 @@ def test_resamples_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
     answers = random_answers(60, 3, seed=2)
     whole = resample(each_statistic("classification", answers), 60, 20, seed=4)
     monkeypatch.setattr("trainyard.steps.evaluate.metrics.bootstrap.CELLS", 60 * 3)
-    for name, draws in resample(each_statistic("classification", answers), 60, 20, seed=4).items():
-        assert draws == pytest.approx(whole[name]), name
+    for name, drawn in resample(each_statistic("classification", answers), 60, 20, seed=4).items():
+        assert drawn.draws == pytest.approx(whole[name].draws), name
+        assert drawn.without_block == pytest.approx(whole[name].without_block), name
 
 
 @pytest.mark.parametrize("weighed", [False, True])

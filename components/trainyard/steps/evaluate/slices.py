@@ -180,7 +180,8 @@ def largest_gap(
     best, worst = max(values, key=values.__getitem__), min(values, key=values.__getitem__)
     value = values[best] - values[worst]
     examples = len(next(iter(masks.values())))
-    interval = percentiles(unbiased(resample([(metric, gap)], examples, resamples, seed)[metric], value), confidence)
+    drawn = resample([(metric, gap)], examples, resamples, seed)[metric]
+    interval = percentiles(unbiased(drawn.draws, value), confidence)
     if interval is not None and interval.low == interval.high:  # each slice is all right or all wrong
         exact = [
             intervals(task, part, {metric: values[name]}, resamples, seed, confidence).get(metric)

@@ -35,14 +35,16 @@ class Metric(Generic[_Examples]):
 
     statistic: its function of weights, None if these examples do not define it. trials: how many examples a value of 0
     or 1 is a share of, from which its interval follows: its resamples all agree, and do not say how sure it is.
-    fewest: how many of these examples an interval needs. is_biased: resamples lie above the metric. tolerance: the
-    share by which its function may be off, away from the examples' own weights.
+    fewest: how many of these examples an interval needs. is_biased: resamples lie above the metric. is_corrected: its
+    interval is corrected for skew. tolerance: the share by which its function may be off, away from the examples' own
+    weights.
     """
 
     statistic: Callable[[_Examples], Statistic | None]
     trials: Callable[[_Examples], float] | None = None
     fewest: int = 0
     is_biased: bool = False
+    is_corrected: bool = True
     tolerance: float = 1e-9
 
 
@@ -262,7 +264,7 @@ METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
         "roc_auc": _mean_area(roc_auc, ROC_TOLERANCE),
         "pr_auc": _mean_area(average_precision, PR_TOLERANCE),
         "log_loss": Metric(_mean_of(lambda predictions: predictions.losses)),
-        "calibration_error": Metric(_calibration_error, is_biased=True),
+        "calibration_error": Metric(_calibration_error, is_biased=True, is_corrected=False),
     },
     "multi_label": {
         "f1": Metric(
@@ -282,7 +284,7 @@ METRICS: dict[Task, dict[MetricName, Metric[SplitPredictions]]] = {
     "regression": {
         "mae": Metric(_over_targets(_mean_of(lambda predictions: np.abs(_errors(predictions))))),
         "rmse": Metric(_over_targets(_rmse)),
-        "r2": Metric(_over_targets(_r2)),
+        "r2": Metric(_over_targets(_r2), is_corrected=False),
         "mean_ratio": Metric(_mean_ratio),
     },
 }
