@@ -15,4 +15,4 @@ from trainyard.steps.preprocess.readers.tables import judged_rows
 def judged(path: str | Path, recipe: Recipe, piece: Piece = WHOLE) -> Iterator[pa.RecordBatch | BadRow | Unselected]:
     """Yield what `judged_rows` yields. Raises `DataError` if the file is wrong as a whole."""
     name = str(path).rpartition("/")[2]
-    return judged_rows(TableFile(str(path), name, dialect=Dialect.from_data(recipe.data)), recipe, piece)
+    return judged_rows(TableFile(str(path), name, dialect=Dialect.from_recipe(recipe)), recipe, piece)

@@ -62,6 +62,11 @@ def by_excel(table: pa.Table) -> bytes:
     return _written(table, "\ufeff", "\r\n", {bool: lambda value: f"{value}".upper()})
 
 
+def by_german_excel(table: pa.Table) -> bytes:
+    """As Excel writes CSV in German: decimal commas between semicolons."""
+    return _written(table, "", "\r\n", {float: lambda value: f"{value}".replace(".", ",")}, ";")
+
+
 def by_spark(table: pa.Table) -> bytes:
     """As Spark writes it: 1.0E10, times with T, milliseconds and an offset."""
 
@@ -76,9 +81,9 @@ def by_spark(table: pa.Table) -> bytes:
     return _written(table, "", "\n", {bool: lambda value: f"{value}".lower(), float: number, pd.Timestamp: time})
 
 
-def _written(table: pa.Table, start: str, end: str, texts: dict) -> bytes:
+def _written(table: pa.Table, start: str, end: str, texts: dict, delimiter: str = ",") -> bytes:
     stream = io.StringIO(newline="")
-    writer = csv.writer(stream, lineterminator=end)
+    writer = csv.writer(stream, lineterminator=end, delimiter=delimiter)
     writer.writerow(table.column_names)
     columns = [column.to_pylist() for column in table.columns]
     columns = [

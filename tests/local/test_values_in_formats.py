@@ -29,7 +29,7 @@ from preprocess_sources import preprocess
 from pyarrow import csv as pa_csv
 from pyarrow import parquet
 from pydantic import ValidationError
-from table_writers import WORDS, by_excel, by_pandas, by_spark, examples_of, texts, write_each
+from table_writers import WORDS, by_excel, by_german_excel, by_pandas, by_spark, examples_of, texts, write_each
 
 from trainyard.contract.statistics.drift import UnknownValues
 from trainyard.contract.version import EXTRA, PRODUCER
@@ -41,6 +41,7 @@ from trainyard.quality.source import find_source as find_table
 from trainyard.quality.tables.cells import cells
 from trainyard.quality.tables.tables import read_table
 from trainyard.readers.rows import BadRow, RowBatch
+from trainyard.readers.table_file import Dialect
 from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.evaluate.trained_model import UnknownCounts
@@ -133,13 +134,16 @@ def arrow(rows: list[dict]) -> pa.Table:
 
 @functools.cache
 def recipe_of(format: str) -> Recipe:
-    return Recipe.model_validate({"name": "rows", "data": RECIPE | {"format": format}, "model": {"name": "mlp"}})
+    """A recipe of all columns; the format commas is CSV with decimal commas."""
+    data = RECIPE | ({"delimiter": ";", "decimal": ","} if format == "commas" else {"format": format})
+    return Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp"}})
 
 
 @functools.cache
 def recipe_of_one(format: str) -> Recipe:
-    """A recipe that reads one column of `FEATURES`, and splits by content."""
-    data = RECIPE | {"format": format, "features": {"on": FEATURES["on"]}, "split": {}}
+    """A recipe that reads two columns of `FEATURES`, and splits by content."""
+    data = recipe_of(format).data.model_dump(include={"format", "path", "label", "delimiter", "decimal"})
+    data["features"] = {name: FEATURES[name] for name in ("share", "on")}
     return Recipe.model_validate({"name": "rows", "data": data, "model": {"name": "mlp"}})
 
 
@@ -169,10 +173,10 @@ def raw_input(feature: tuple[str, dict]) -> RawInput:
 MODEL = PushedModel(folder="", inputs=tuple(map(raw_input, FEATURES.items())))
 
 
-def asked_about(inputs: object) -> tuple[list[str], list[dict]]:
+def asked_about(inputs: object, model: PushedModel = MODEL) -> tuple[list[str], list[dict]]:
     """The keys and inputs that `predict` makes of a file or of a table in memory."""
     keys, rows = [], []
-    for batch in items_of(inputs, MODEL, "id"):
+    for batch in items_of(inputs, model, "id"):
         assert isinstance(batch, InputBatch), batch
         keys += batch.keys.to_pylist()
         columns = {f"raw/{name}": values.tolist() for name, values in batch.inputs.items()}
@@ -328,6 +332,15 @@ def awkward_rows() -> list[dict]:
 
 def test_a_table_of_every_awkward_value_means_the_same_in_every_format(tmp_path):
     assert_one_meaning(awkward_rows(), tmp_path, 1, SOURCES)
+    path = tmp_path / "commas.csv"
+    path.write_bytes(by_german_excel(arrow(awkward_rows())))
+    point, comma = (
+        tmp_path / "points.csv",
+        MODEL.model_copy(update={"dialect": Dialect(None, comma_numbers=("share",))}),
+    )
+    point.write_bytes(by_excel(arrow(awkward_rows())))
+    assert repr(trained_on(path, "commas")) == repr(trained_on(point, "csv"))
+    assert repr(asked_about(path, comma)) == repr(asked_about(point))
     assert len(np.unique(scores(model_of_every_type(), arrow(awkward_rows())).round(4), axis=0)) > 100
 
 

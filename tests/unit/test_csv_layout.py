@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import google_crc32c
@@ -16,10 +17,11 @@ from trainyard.quality.source import find_source
 from trainyard.quality.tables.tables import read_table
 from trainyard.readers import formats
 from trainyard.readers.csv_layout import likely_dialect
-from trainyard.readers.rows import RowBatch
+from trainyard.readers.rows import BadRow, RowBatch
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import masked
 from trainyard.spec import documents
+from trainyard.spec.columns import input_name
 from trainyard.spec.recipe import Recipe, load
 from trainyard.steps.predict.columns import read_rows
 from trainyard.steps.predict.pushed_model import PushedModel, RawInput
@@ -57,7 +59,7 @@ def test_an_encoding_is_drafted_and_read_alike_by_every_reader(encoding, tmp_pat
     made, guesses = drafted(path)
     assert made.data.encoding == ("cp1252" if encoding == "latin-1" else encoding)
     assert any(guess.startswith(f"encoding {made.data.encoding}: the first file is not UTF-8") for guess in guesses)
-    dialect = Dialect.from_data(made.data)
+    dialect = Dialect.from_recipe(made)
     plain = tmp_path / "plain.csv"
     plain.write_text(PLAIN, encoding="utf-8")
     expected = rows(plain, Dialect(), ["city", "height"])
@@ -104,12 +106,110 @@ def test_a_title_comments_and_units_are_drafted_as_no_rows_and_row_numbers_stay(
     assert made.data.skip_rows == [1, 3, 5]
     assert "skip_rows: a title, notes or units, and no rows, are in line 1, 3, 5 of the first file" in guesses
     assert made.data.features["height"].type == "numeric"
-    read = rows(path, Dialect.from_data(made.data), ["height"])
+    read = rows(path, Dialect.from_recipe(made), ["height"])
     assert (read[0], read[-1]) == ({"height": "0.5", "row": 6}, {"height": "59.5", "row": 65})
     path.write_text("# made by a logger\n# unit: cm\n" + PLAIN + "# end\n")
     made, _ = drafted(path)
     assert (made.data.comment, made.data.skip_rows) == ("#", 0)
-    assert len(rows(path, Dialect.from_data(made.data), ["height"])) == 60
+    assert len(rows(path, Dialect.from_recipe(made), ["height"])) == 60
+
+
+GERMAN = "Fläche;Größe;Zimmer;Datum;Brutto;Preis\r\n" + "".join(
+    f"{row},5;{'1,5' if row % 2 else 'groß'};{row % 7};31.12.2025;{row}.000,00;{row * 37 % 101},25\r\n"
+    for row in range(1, 200)
+)
+
+
+@pytest.mark.parametrize("start", ["", "sep=;\r\n"])
+def test_decimal_commas_are_drafted_and_read_alike_by_every_reader(start: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes((start + GERMAN).encode("latin-1"))
+    made, guesses = drafted(path, "Preis")
+    assert (made.data.decimal, made.data.delimiter, made.task) == (",", ";", "regression")
+    assert {name: each.type for name, each in made.data.features.items()} == {
+        "Fläche": "numeric",
+        "Größe": "category",
+        "Zimmer": "numeric",
+    }
+    assert any("left out: Brutto (numbers with a comma" in guess for guess in guesses)
+    assert made.comma_numbers == ("Fläche", "Zimmer", "Preis")
+    read = rows(path, Dialect.from_recipe(made), ["Fläche", "Größe", "Brutto", "Preis"])
+    assert [*read[0].values()][:4] == ["1.5", "1,5", "1.000,00", "37.25"]
+    assert check_first(made).startswith("the first 199 rows")
+    [train] = judged_rows(TableFile(str(path), "t.csv", dialect=Dialect.from_recipe(made)), made)
+    assert train["raw/Fläche"].to_pylist() == [row + 0.5 for row in range(1, 200)]
+    assert train["label"].to_pylist()[0] == "37.25" and train["raw/Größe"].to_pylist()[0] == "1,5"
+    area = RawInput.model_validate({"name": "Fläche", "dtype": "float32", "column": {"type": "numeric"}})
+    model = PushedModel(folder="", inputs=(area,), dialect=replace(Dialect.from_recipe(made), delimiter=None))
+    (batch,) = read_rows(find_input(str(path), images=False), model, None)
+    assert batch.inputs[input_name("Fläche")].tolist() == [row + 0.5 for row in range(1, 200)]
+
+
+def test_a_number_with_a_point_among_decimal_commas_is_refused_and_a_category_stays(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    cells = ["1.234", "1.234,5", "1,234", "1,234,567", " -0,5e1 ", "7", "", "2.", "1 234,5", ",5", "1,"]
+    expected = [
+        "1.234 (a point, not a comma)",
+        "1.234,5",
+        "1.234",
+        "1,234,567",
+        "-0.5e1",
+        "7",
+        "",
+        "2. (a point, not a comma)",
+    ]
+    expected += ["1 234,5", ".5", "1,"]
+    for plain in (0, 300):  # read row by row, and by Arrow
+        path.write_text("a;b\n" + "".join(f"{cell};{cell}\n" for cell in ["0,25"] * plain + cells))
+        read = rows(path, Dialect(";", comma_numbers=("a",)), ["a", "b"])[plain:]
+        assert [(row["a"], row["b"]) for row in read] == list(zip(expected, cells, strict=True))
+    data = {
+        "format": "csv",
+        "path": "-",
+        "label": "b",
+        "decimal": ",",
+        "delimiter": ";",
+        "features": {"a": {"type": "numeric"}},
+    }
+    made = Recipe.model_validate({"name": "t", "data": data, "model": {"name": "mlp"}})
+    assert made.comma_numbers == ("a",), "not the label of classes"
+    bad = [
+        item
+        for item in judged_rows(TableFile(str(path), "t.csv", dialect=Dialect.from_recipe(made)), made)
+        if isinstance(item, BadRow)
+    ]
+    assert [item.detail for item in bad if item.row == 302] == [
+        "'a': a number is expected, '1.234 (a point, not a comma)' was found"
+    ]
+    numbers = {item.row - 302 for item in bad if item.reason == "mistyped_value"}
+    assert numbers == {0, 1, 3, 7, 8, 10}
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("a;b\n1,234;x\n2,345;y\n", ()),  # thousands?
+        ("a;b\n0,234;1\n2,345;2\n", ("a", "b")),
+        ("a;b\n1,5;1.5\n2,5;2.5\n", ()),
+        ("a;b\n1,5;1.500,0\n2,5;2,5\n", ("a",)),
+        ('a,b\n"1,5",1\n"2,5",2\n', ()),
+        ("a\tb\n1,5\tNA\n2,5\t\n", ("a", "b")),
+    ],
+)
+def test_decimal_commas_are_recognized_only_if_they_are_sure(
+    text: str, numbers: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    file = TableFile(str(tmp_path / "t.csv"), "t.csv", dialect=Dialect(None))
+    assert likely_dialect(file).comma_numbers == numbers
+
+
+def test_two_classes_with_a_comma_keep_their_names(tmp_path: Path) -> None:
+    lines = "".join(f"{row},5;{'1,5' if row % 3 else '2,5'}\n" for row in range(300))
+    (tmp_path / "t.csv").write_text(f"a;b\n{lines}")
+    made, _ = drafted(tmp_path / "t.csv", "b")
+    assert (made.task, made.comma_numbers) == ("classification", ("a",))
+    assert inspect(str(tmp_path / "t.csv"), "b").classes == {"1,5": 200, "2,5": 100}
 
 
 @pytest.mark.parametrize(

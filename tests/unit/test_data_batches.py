@@ -49,7 +49,7 @@ def recipe(task="classification", **more) -> Recipe:
 
 
 def table_file(path, recipe) -> TableFile:
-    return TableFile(str(path), path.name, path.stat().st_size, Dialect.from_data(recipe.data))
+    return TableFile(str(path), path.name, path.stat().st_size, Dialect.from_recipe(recipe))
 
 
 def by_row(path, recipe) -> tuple[list[dict], list[BadRow], str, int]:

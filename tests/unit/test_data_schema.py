@@ -22,7 +22,7 @@ from trainyard.quality.source import find_source
 from trainyard.spec import documents, plain_yaml
 from trainyard.spec import recipe as recipes
 from trainyard.spec.data_schema import TableSchema, load_schema
-from trainyard.spec.recipe import Data, Recipe
+from trainyard.spec.recipe import Recipe
 from trainyard.spec.schedule import Bounds
 from trainyard.values.zones import time_zone
 from trainyard_control.cli.main import main
@@ -255,11 +255,12 @@ def test_classes_of_one_cell_are_compared_each_and_computed_features_only_with_s
     derive = {"half": "n / 2"}
     features = {"n": {"type": "numeric"}, "half": {"type": "numeric"}}
     content = {"format": "csv", "path": "t.csv", "label": "colors", "label_separator": ";", "features": features}
-    data = Data.model_validate({**content, "derive": derive})
+    document = {"name": "t", "task": "multi_label", "data": {**content, "derive": derive}, "model": {"name": "mlp"}}
+    made = Recipe.model_validate(document)
     given = (f"{tmp_path / Statistics.file}", f"{before}", "colors")
     assert [each.sentences for each in compare(*statistics_of(*given), Bounds())] == [["half: is gone"], [], []]
-    assert [each.feature for each in compare(*statistics_of(*given, data), Bounds())] == ["n", "label"]
-    assert [each.feature for each in compare(*statistics_of(*given[:2], data=data), Bounds())] == ["n", "label"]
+    assert [each.feature for each in compare(*statistics_of(*given, made), Bounds())] == ["n", "label"]
+    assert [each.feature for each in compare(*statistics_of(*given[:2], recipe=made), Bounds())] == ["n", "label"]
     computed = report_folders.examples("seven").model_copy(
         update={"computed_features": [ComputedFeature(name="half", formula="n / 2")]}
     )

@@ -42,7 +42,7 @@ def recipe(root: Path, more: str = "", task: str = "classification", split: str 
 
 def read(made: Recipe) -> tuple[dict[str, tuple[str, ...]], dict[tuple[str, str], str]]:
     """Return the cells of each image, and what is set aside by name and reason, as preprocess reads them."""
-    files = with_listed_labels(find_files(made.data, made.data.path or ""), made.data)
+    files = with_listed_labels(find_files(made.data, made.data.path or ""), made)
     assert files.labels is not None
     faults = [files.labels.fault(files.name(path)) for path in files.paths]
     return files.labels.cells, {(item.key, item.reason): item.detail for item in (*files.bad, *faults) if item}

@@ -112,7 +112,7 @@ def test_rows_are_compared_with_what_the_recipe_declares(tmp_path: Path) -> None
     for name, kind in (("a.csv", PRESENT), ("b.csv", MISSING)):
         rows = [f"{kind['n'][index % 3]},x,2024-01-01,y" for index in range(60)]
         (tmp_path / name).write_text("\n".join(["n,c,d,y", *rows]))
-    _, now = statistics_of(str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), data=recipe().data)
+    _, now = statistics_of(str(tmp_path / "a.csv"), str(tmp_path / "b.csv"), recipe=recipe())
     assert now.features["n"]["train"].missing == 60
 
 

@@ -199,7 +199,7 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
     lines = ["code;day;fee;built;review;age;kept"]
     for row in range(300):
         built = "unknown" if row % 20 == 0 else str(1900 + row % 90)
-        texts = f"K{row:04};{row % 28 + 1:02}.03.2024;{row % 97},{row % 10}0;{built};it is {row} good"
+        texts = f"K{row:04};{row % 28 + 1:02}.03.2024;1.{100 + row},{row % 10}0;{built};it is {row} good"
         lines.append(f"{texts};{row % 71};{int(row % 3 == 0)}")
     (tmp_path / "members.csv").write_text("\n".join(lines) + "\n")
     profile = inspect(str(tmp_path / "members.csv"), "kept")
@@ -211,11 +211,11 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
         "days not written YYYY-MM-DD, which are read by nothing, such as 01.03.2024: write them as 2024-03-01)"
     )
     assert why["fee"] == (
-        "numbers with a comma, which are read by nothing, such as 0,00: write 1234.5 for 1.234,5, as "
-        "pandas.read_csv(..., thousands='.', decimal=',') reads it)"
+        "numbers with a comma, which are read by nothing, such as 1.100,00: set data.decimal: ',' in the recipe for "
+        "1234,5 in CSV; write 1234.5 for 1.234,5, as pandas.read_csv(..., thousands='.', decimal=',') reads it)"
     )
     assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
-    assert any(finding.startswith("'fee' holds numbers with a comma, such as 0,00") for finding in profile.findings)
+    assert any(finding.startswith("'fee' holds numbers with a comma, such as 1.100,00") for finding in profile.findings)
     ids = [finding for finding in profile.findings if "looks like an id" in finding]
     assert len(ids) == 1 and ids[0].startswith("'code'"), "prose that never repeats is no id"
 

@@ -25,6 +25,7 @@ class ConvertOptions:
         include_columns: Sequence[str] = (),
         null_values: Sequence[str] = (),
         strings_can_be_null: bool = False,
+        decimal_point: str = ".",
     ) -> None: ...
 
 class CSVWriter:

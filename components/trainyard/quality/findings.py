@@ -169,6 +169,8 @@ def layout(profile: Profile) -> Iterator[str]:
         yield f"skip_rows: a title, notes or units, and no rows, are in line {numbers} of the first file"
     if profile.comment:
         yield f"comment: lines that begin with {profile.comment} are no rows"
+    if profile.decimal == ",":
+        yield "decimal ',': numbers have a comma, such as 1234,5; with a point they are refused"
     if profile.absent_columns:
         shown = listed([f"{name[:40]} in {files:,}" for name, files in profile.absent_columns.items()], _SHOWN)
         yield f"absent_columns: columns that some of the {profile.files:,} files lack are missing there: {shown}"

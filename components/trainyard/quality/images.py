@@ -123,6 +123,7 @@ def profile_images(source: SourceFiles, white_level: float | None = None, *, is_
         encoding=source.dialect.encoding,
         skip_rows=source.dialect.skip_rows,
         comment=source.dialect.comment,
+        decimal="," if source.dialect.comma_numbers else ".",
         classes=dict(sorted(counts.labels.items(), key=lambda item: (-item[1], item[0]))),
         columns=columns,
         repeated=Repeats(

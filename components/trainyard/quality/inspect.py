@@ -46,15 +46,18 @@ def inspect(
     requires_label: bool = True,
     time_zone: str = DEFAULT_ZONE,
     declared: Declared = MappingProxyType({}),
+    comma_numbers: tuple[str, ...] | None = None,
 ) -> Profile:
     """Return the profile of the tables or images at `path`: a folder, a file or a glob, local, gs:// or s3://.
 
     requires_label: else rows that lack `label` have none. time_zone: in which days are counted. declared: what counts
-    as missing. Raises `DataError` if there are no tables or images or they cannot be read, `ConfigurationError` if no
-    column is named `label`.
+    as missing. comma_numbers: as of `Dialect`, by default those that the first file shows. Raises `DataError` if there
+    are no tables or images or they cannot be read, `ConfigurationError` if no column is named `label`.
     """
     block_pandas_import()
     source = find_source(path, label=label)
+    if comma_numbers is not None:
+        source = replace(source, dialect=replace(source.dialect, comma_numbers=comma_numbers))
     if source.is_table:
         return profile_table(source, label, requires_label=requires_label, time_zone=time_zone, declared=declared)
     if label is not None and requires_label and not source.labels:
@@ -98,8 +101,8 @@ def recipe_source(recipe: Recipe, limit: int | None = None) -> SourceFiles:
     path = data.path if data.window_days is None else _latest_day(data)
     source = find_source(path, kind, limit=limit, has_splits=has_splits)
     if data.labels_file is not None:
-        return with_labels(source, data.labels_file, data.labels, Dialect.from_data(data))
-    return replace(source, dialect=replace(Dialect.from_data(data), delimiter=None), may_lack=data.may_lack)
+        return with_labels(source, data.labels_file, data.labels, Dialect.from_recipe(recipe))
+    return replace(source, dialect=replace(Dialect.from_recipe(recipe), delimiter=None), may_lack=data.may_lack)
 
 
 def _latest_day(data: Data) -> str:
@@ -109,26 +112,29 @@ def _latest_day(data: Data) -> str:
 
 
 def statistics_of(
-    before: str, now: str, label: str | None = None, data: Data | None = None
+    before: str, now: str, label: str | None = None, recipe: Recipe | None = None
 ) -> tuple[Statistics, Statistics]:
     """Return the statistics of `before` and `now`: a source as of `inspect`, or what says what one was like.
 
     That is statistics.json, a folder with one (an output of preprocess, a pushed version), or what `trainyard data
-    inspect -o json` wrote; days of rows are counted in its time zone, otherwise in that of `data`. If `now` lacks the
+    inspect -o json` wrote; days of rows are counted in its time zone, otherwise in that of `recipe`. If `now` lacks the
     label, as rows do that a server was asked about, nothing of `before` is compared with it. In the log of a server the
-    answers are compared with the label, and columns that it leaves out with nothing. data: of the recipe, which says
-    which column is the label, how several classes stand in one cell, and which features are computed; otherwise the
+    answers are compared with the label, and columns that it leaves out with nothing. recipe: says which
+    column is the label, how several classes stand in one cell, and which features are computed; otherwise the
     data and the folders say it. Features that were computed are not compared with rows that lack them. Raises
     `DataError` if there is nothing of the kind.
     """
-    asked = label is not None
+    asked, data = label is not None, recipe.data if recipe else None
     if data and not asked and not data.is_image and not data.targets:
         label = data.label
     documents = _document(before), _document(now)
     zones = [document.time_zone for document in documents if document]
     zone = [*zones, data.time_zone if data else DEFAULT_ZONE][0]
     declared = data.declared if data else _declared(before)
-    old = documents[0] or inspect(before, label, requires_label=asked, time_zone=zone, declared=declared)
+    commas = recipe.comma_numbers if recipe else _comma_numbers(before)
+    old = documents[0] or inspect(
+        before, label, requires_label=asked, time_zone=zone, declared=declared, comma_numbers=commas
+    )
     label = label or (old.label if isinstance(old, Profile) else None)
     by_folder = isinstance(old, Profile) and old.kind == "image_folder" and not old.labels_file
     found = None if documents[1] or by_folder else _answers_source(now)
@@ -140,7 +146,7 @@ def statistics_of(
         profile = profile_table(source, logged.predictions[0], time_zone=zone, declared=declared)
         new = _answers(profile, logged, label)
     else:
-        new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared))
+        new = documents[1] or (inspect(now) if by_folder else _served(now, label, zone, declared, commas))
     return _aligned(old, new, label, logged, data, (_computed(before), _computed(now)))
 
 
@@ -264,6 +270,15 @@ def _declared(name: str) -> Declared:
     return {}
 
 
+def _comma_numbers(name: str) -> tuple[str, ...] | None:
+    """Return the columns whose numbers have a decimal comma for the pushed version at `name`, None for other data."""
+    place = Path(name)
+    for folder in (place, place.parent) if not uris.path_error(name) else ():
+        with suppress(DataError, InfrastructureError, ValidationError):
+            return Recipe.model_validate(version.record(str(folder)).recipe).comma_numbers
+    return None
+
+
 def _document(name: str) -> Profile | Statistics | None:
     """Return the statistics or the profile that was written at `name`, None if other data are there."""
     for file in (Path(name), Path(name) / Statistics.file, Path(name) / EXTRA / Statistics.file):
@@ -273,9 +288,11 @@ def _document(name: str) -> Profile | Statistics | None:
     return None
 
 
-def _served(name: str, label: str | None, time_zone: str, declared: Declared) -> Profile:
+def _served(
+    name: str, label: str | None, time_zone: str, declared: Declared, commas: tuple[str, ...] | None
+) -> Profile:
     """Return the profile of rows that may lack the `label`."""
-    profile = inspect(name, label, requires_label=False, time_zone=time_zone, declared=declared)
+    profile = inspect(name, label, requires_label=False, time_zone=time_zone, declared=declared, comma_numbers=commas)
     # A guess may name a feature of a model whose label the rows lack, and folders of images may be no classes.
     lacks_label = label is None or (profile.kind == "image_folder" and not profile.labels_file)
     return profile.model_copy(update={"label": None, "classes": {}}) if lacks_label else profile

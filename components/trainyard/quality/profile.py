@@ -29,7 +29,8 @@ _FOREIGN = {
     ),
     "numbers with a comma": (
         r"[+-]?\d{1,3}([.'\u00a0\u202f ]\d{3})*,\d+|[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3}){2,}",
-        "write 1234.5 for 1.234,5, as pandas.read_csv(..., thousands='.', decimal=',') reads it",
+        "set data.decimal: ',' in the recipe for 1234,5 in CSV; write 1234.5 for 1.234,5, as "
+        "pandas.read_csv(..., thousands='.', decimal=',') reads it",
     ),
     "days not written YYYY-MM-DD": (r"\d{1,2}[./]\d{1,2}[./]\d{4}.*", "write them as 2024-03-01"),
     "percentages": (rf"{_NUMBER}\s?%", "write the number alone, with a point, such as 12.5"),
@@ -192,8 +193,8 @@ class ImageProfile(FrozenModel):
 class Profile(FrozenModel):
     """The profile of a source. ragged counts the rows whose number of cells differs from the header's.
 
-    skip_rows: lines that are no rows, and comment: what other such lines begin with. absent_columns: in how many files
-    some columns are absent.
+    skip_rows: lines that are no rows, and comment: what other such lines begin with. decimal: the separator in numbers
+    of CSV. absent_columns: in how many files some columns are absent.
 
     classes: the label's values with their counts, if it is one of classes. first: the header and the first rows.
     target_leakage: columns that tell the label alone. lists: columns of Parquet with several values a row. unread:
@@ -210,6 +211,7 @@ class Profile(FrozenModel):
     encoding: Encoding = "utf-8"
     skip_rows: tuple[int, ...] = ()
     comment: str | None = None
+    decimal: Literal[".", ","] = "."
     absent_columns: dict[str, int] = {}
     files: int
     bytes: int

@@ -161,6 +161,7 @@ def _layout(profile: Profile) -> dict[str, Any]:
         "encoding": profile.encoding if profile.encoding != "utf-8" else None,
         "skip_rows": skipped or None,
         "comment": profile.comment,
+        "decimal": "," if profile.decimal == "," else None,
         "absent_columns": "missing" if profile.absent_columns else None,
     }
     return {name: value for name, value in settings.items() if value is not None}

@@ -12,9 +12,9 @@ from dataclasses import replace
 from itertools import takewhile
 
 from trainyard.readers.table_file import Dialect, TableFile
-from trainyard.spec.columns import DELIMITERS, Encoding
+from trainyard.spec.columns import DELIMITERS, Delimiter, Encoding, column_names
 from trainyard.storage.listing import open_file
-from trainyard.values.patterns import MISSING, NUMBER, UTF16, UTF32
+from trainyard.values.patterns import COMMA_NUMBER, MISSING, NUMBER, UTF16, UTF32
 
 _BYTES = 4 << 20  # chosen: of the first file, looked through for letters that are no ASCII
 _LINES = 200  # chosen: looked through for lines that are no rows
@@ -23,6 +23,8 @@ _LEAST_ROWS = 3  # chosen: rows below it that have one number of cells
 _ALIKE = 0.9  # chosen: share of the lines below the header that have its number of cells
 _COMMENT = "#"
 _FOREIGN_RUN = re.compile(rb"[\x80-\xff]{3,}")  # of other scripts' encodings; Western letters mostly stand alone
+_NUMBER = f"{NUMBER}|{COMMA_NUMBER}"
+_THOUSANDS = r"[+-]?[1-9][0-9]{0,2},[0-9]{3}"
 _FOREIGN = 0.25  # chosen: share of the bytes above 127 in such runs
 
 
@@ -41,16 +43,18 @@ def likely_dialect(file: TableFile) -> Dialect:
     text = content.decode(encoding, "replace").removeprefix("\ufeff")
     lines = text.splitlines()[:_LINES]
     if text.startswith("sep="):  # Excel's line, which the reader takes
-        return dialect
+        return replace(dialect, comma_numbers=_comma_numbers(*_cells(dialect, lines[1:])))
     comment = _comment(lines)
     kept = [(number, line) for number, line in enumerate(lines, 1) if not (comment and line.startswith(comment))]
     kept = [(number, line) for number, line in kept if line.strip()]
-    rows = _cells(dialect, [line for _, line in kept])
+    rows, delimiter = _cells(dialect, [line for _, line in kept])
     above = _above(rows)
     skipped = [number for number, _ in kept[:above]]
     if rows and _are_units(rows[above:]):
         skipped.append(kept[above + 1][0])
-    return replace(dialect, comment=comment, skip_rows=tuple(skipped))
+        del rows[above + 1]
+    commas = _comma_numbers(rows[above:], delimiter)
+    return replace(dialect, comment=comment, skip_rows=tuple(skipped), comma_numbers=commas)
 
 
 def _encoding(content: bytes) -> Encoding:
@@ -80,9 +84,9 @@ def _comment(lines: Sequence[str]) -> str | None:
     return None if is_header and not last.removeprefix(_COMMENT)[:1].isspace() else _COMMENT
 
 
-def _cells(dialect: Dialect, lines: Sequence[str]) -> list[list[str]]:
-    """Return the cells of the lines by the delimiter that most of them agree on, or nothing."""
-    best: tuple[int, list[list[str]]] = (0, [])
+def _cells(dialect: Dialect, lines: Sequence[str]) -> tuple[list[list[str]], Delimiter]:
+    """Return the cells of the lines by the delimiter that most of them agree on, or nothing, and this delimiter."""
+    best: tuple[int, list[list[str]], Delimiter] = (0, [], ",")
     for delimiter in DELIMITERS:
         options = replace(dialect, delimiter=delimiter).python_options
         with suppress(csv.Error):
@@ -92,8 +96,8 @@ def _cells(dialect: Dialect, lines: Sequence[str]) -> list[list[str]]:
             counts = Counter(len(row) for row in rows if len(row) > 1)
             times = max(counts.values(), default=0)
             if times > best[0]:
-                best = times, rows
-    return best[1]
+                best = times, rows, delimiter
+    return best[1:]
 
 
 def _above(rows: Sequence[Sequence[str]]) -> int:
@@ -106,7 +110,9 @@ def _above(rows: Sequence[Sequence[str]]) -> int:
         return 0
     alike = sum(len(row) == usual for row in below)
     header = [name.strip() for name in rows[above]]
-    is_header = all(header) and len({*header}) == len(header) and not any(re.fullmatch(NUMBER, name) for name in header)
+    is_header = (
+        all(header) and len({*header}) == len(header) and not any(re.fullmatch(_NUMBER, name) for name in header)
+    )
     return above if is_header and alike >= _ALIKE * len(below) else 0
 
 
@@ -121,10 +127,33 @@ def _are_units(rows: Sequence[Sequence[str]]) -> bool:
     for index, unit in enumerate(cell.strip() for cell in units):
         values = [row[index].strip() for row in below]
         known = [value for value in values if value.lower() not in MISSING]
-        if known and all(re.fullmatch(NUMBER, value) for value in known):
+        if known and all(re.fullmatch(_NUMBER, value) for value in known):
             numbers.append(unit)
         else:
             texts.append(unit in ("", "-") or (unit not in values and len({*values}) < len(values)))
     named = [unit for unit in numbers if unit not in ("", "-")]
-    are_none = all(unit.lower() not in MISSING and not re.fullmatch(NUMBER, unit) for unit in named)
+    are_none = all(unit.lower() not in MISSING and not re.fullmatch(_NUMBER, unit) for unit in named)
     return len(named) * 2 >= len(numbers) > 0 and bool(named) and are_none and all(texts)
+
+
+def _comma_numbers(rows: Sequence[Sequence[str]], delimiter: Delimiter) -> tuple[str, ...]:
+    """Return the columns of numbers, below a header, if some surely have a decimal comma and none has a point.
+
+    In 1,234 the comma may stand between thousands.
+    """
+    if delimiter == "," or not rows:
+        return ()
+    names, below = column_names(rows[0]), [row for row in rows[1:] if len(row) == len(rows[0])]
+    found, is_sure = [], False
+    for index, name in enumerate(names):
+        cells = {cell for row in below if (cell := row[index].strip()).lower() not in MISSING}
+        if not all(re.fullmatch(_NUMBER, cell) for cell in cells):
+            continue
+        commas = [cell for cell in cells if "," in cell]
+        if any("." in cell for cell in cells):
+            if not commas:
+                return ()
+            continue
+        found.append(name)
+        is_sure |= not all(re.fullmatch(_THOUSANDS, cell) for cell in commas)
+    return tuple(found) if is_sure else ()

@@ -18,6 +18,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from trainyard.errors import DataError, did_you_mean
@@ -27,8 +28,8 @@ from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece, RowBatch
 from trainyard.readers.table_file import ABSENT_HINT, Dialect, TableFile
 from trainyard.spec.columns import DELIMITERS, Delimiter, column_names
 from trainyard.storage.listing import is_gzip, open_file
-from trainyard.values.columns import are_plain, plain_numbers
-from trainyard.values.patterns import UTF16, UTF32
+from trainyard.values.columns import are_plain, is_text, plain_numbers
+from trainyard.values.patterns import SPACE, UTF16, UTF32
 
 _MAX_CELL = 1 << 20  # characters; chosen: a longer one is a lost quote
 _MAX_ROW = 16 << 20  # characters; chosen: room for a million columns
@@ -43,6 +44,8 @@ _NOT_TEXT = re.compile("[\0\udc80-\udcff]")
 _ZIP = b"PK\3\4"
 _EXCEL = re.compile('"?sep=(.)"?\r?\n', re.IGNORECASE)  # the first line that Excel goes by where 1,5 is a number
 _EXCEL_BYTES = 16
+_WITH_COMMA = f"^{SPACE}*([+-]?[0-9]*),([0-9]+(?:[eE][+-]?[0-9]+)?){SPACE}*$"
+_WITH_POINT = rf"^{SPACE}*([+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?){SPACE}*$"
 
 
 def csv_columns(file: TableFile) -> list[str]:
@@ -141,7 +144,8 @@ class _Table:
         extra = self.header if whole_rows or not columns else ()
         places = {name: place for place, name in enumerate(self.header)}
         self._indices = {name: places[name] for name in dict.fromkeys([*(columns or ()), *extra])}
-        self._numbers = [name for name in self._indices if name in file.numbers]
+        commas = self.dialect.comma_numbers
+        self._numbers = [name for name in self._indices if name in file.numbers and (not commas or name in commas)]
         if piece.start:
             stream.seek(piece.start)
             self._begin(PeekableReader(stream, None if piece.end is None else piece.end - piece.start), piece.row)
@@ -258,10 +262,10 @@ class _Table:
             rows.append(row)
             numbers.append(self._number)
         if rows:
-            columns = {
-                name: pa.array([row[index] for row in rows], pa.string()) for name, index in self._indices.items()
-            }
-            yield RowBatch(self._name, pa.RecordBatch.from_pydict(columns), np.array(numbers, np.int64))
+            columns = self._with_points(
+                {name: pa.array([row[index] for row in rows], pa.string()) for name, index in self._indices.items()}
+            )
+            yield RowBatch(self._name, columns, np.array(numbers, np.int64))
         yield from ragged
 
     def _next(self) -> list[str] | None:
@@ -305,11 +309,28 @@ class _Table:
             ),
             pa_csv.ParseOptions(newlines_in_values=True, **self.dialect.arrow_options),
             # Nothing stands for a missing number: such a cell is an error, and the block is read as texts.
-            pa_csv.ConvertOptions(check_utf8=False, column_types=types, include_columns=[*types], null_values=[]),
+            pa_csv.ConvertOptions(
+                check_utf8=False,
+                column_types=types,
+                include_columns=[*types],
+                null_values=[],
+                decimal_point="," if self.dialect.comma_numbers else ".",
+            ),
         ).combine_chunks()
-        return pa.RecordBatch.from_pydict(
+        return self._with_points(
             {name: table.column(place).chunk(0) for name, place in zip(self._indices, types, strict=True)}
         )
+
+    def _with_points(self, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        """Return the columns with a decimal point for the comma.
+
+        A number that has a point in the file is marked, so that nothing takes 1.234 for a number.
+        """
+        for name in self.dialect.comma_numbers:
+            if name in columns and is_text(columns[name].type):
+                marked = pc.replace_substring_regex(columns[name], _WITH_POINT, r"\1 (a point, not a comma)")
+                columns[name] = pc.replace_substring_regex(marked, _WITH_COMMA, r"\1.\2")
+        return pa.RecordBatch.from_pydict(columns)
 
 
 def likely_delimiter(cell: str) -> Delimiter | None:

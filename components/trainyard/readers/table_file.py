@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainyard.spec.columns import Delimiter, Encoding, Quote
-from trainyard.spec.recipe import Data
+from trainyard.spec.recipe import Recipe
 
 ABSENT_HINT = ", or set data.absent_columns: missing if other files have it"
 """Advice on a column that a file lacks."""
@@ -19,6 +19,7 @@ class Dialect:
     """Cells stand between `delimiter`, None for what the header seems to have, and some of them in `quote`.
 
     skip_rows: the numbers of the lines that are no rows, from 1 on. comment: what a line begins with that is no row.
+    comma_numbers: the columns whose numbers have a decimal comma.
     """
 
     delimiter: Delimiter | None = ","
@@ -26,11 +27,13 @@ class Dialect:
     encoding: Encoding = "utf-8"
     skip_rows: tuple[int, ...] = ()
     comment: str | None = None
+    comma_numbers: tuple[str, ...] = ()
 
     @classmethod
-    def from_data(cls, data: Data) -> Dialect:
+    def from_recipe(cls, recipe: Recipe) -> Dialect:
         """Return the dialect of the recipe's data."""
-        return cls(data.delimiter, data.quote, data.encoding, data.skipped_rows, data.comment)
+        data = recipe.data
+        return cls(data.delimiter, data.quote, data.encoding, data.skipped_rows, data.comment, recipe.comma_numbers)
 
     @property
     def is_plain(self) -> bool:

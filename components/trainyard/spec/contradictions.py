@@ -165,6 +165,7 @@ def _file_faults(recipe: Recipe) -> Iterator[tuple[Location, str]]:
     data, why = recipe.data, {"encoding": "Parquet and TFRecord hold UTF-8, and images no text"}
     with_csv = ["csv", "image_folder"] if data.labels_file else ["csv"]
     formats: dict[str, list[str]] = {
+        "decimal": with_csv,
         "encoding": with_csv,
         "skip_rows": with_csv,
         "comment": with_csv,

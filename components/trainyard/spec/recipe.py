@@ -134,6 +134,11 @@ class Data(Strict):
         description="csv: quote character of cells; doubled, it is part of the cell. none: quotes are ordinary "
         "characters.",
     )
+    decimal: Literal[".", ","] = Field(
+        ".",
+        description="csv: decimal separator of the numbers. With ',' 1234,5 is a number, and one with a point, such as "
+        "1.234 or 1.234,5, is refused. It is for columns that are read as numbers: a category stays as it is.",
+    )
     encoding: Encoding = Field(
         "utf-8", description="csv: encoding of the files. cp1252 is what Windows and Excel call ANSI, or Latin-1."
     )
@@ -154,7 +159,8 @@ class Data(Strict):
         None,
         alias="labels",
         description="image_folder: CSV file in path with a row for each image: its name in the column file, and its "
-        "label or targets; instead of class folders. It is read by delimiter, quote, encoding, skip_rows and comment.",
+        "label or targets; instead of class folders. It is read by delimiter, quote, decimal, encoding, "
+        "skip_rows and comment.",
     )
     label: Column = Field("label", description="Column or feature to predict, or one of derive.")
     label_separator: Separator | None = Field(
@@ -575,6 +581,18 @@ class Recipe(Strict):
         Bounds(),
         description="Drift bounds, for schedules with when.drift and for a warning in evaluate.",
     )
+
+    @property
+    def comma_numbers(self) -> tuple[str, ...]:
+        """The columns of CSV whose numbers have a decimal comma: those that are read as numbers, or none."""
+        data = self.data
+        if data.decimal == ".":
+            return ()
+        kinds = formula.kinds([*data.derive.values(), *filter(None, [data.where])])
+        kinds |= {name: "number" if each.type == "numeric" else "text" for name, each in data.features.items()}
+        judging = [*(data.labels if self.task == "regression" else []), *filter(None, [data.weight])]
+        kinds |= dict.fromkeys(judging, "number")
+        return tuple(name for name, kind in kinds.items() if kind == "number" and name not in data.derive)
 
     @property
     def named_classes(self) -> dict[str, str | None]:

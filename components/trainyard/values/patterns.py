@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+COMMA_NUMBER = "[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?"
+"""A number with a decimal comma, as some CSV files have it."""
+
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 """Texts for a missing number, in any case."""
 

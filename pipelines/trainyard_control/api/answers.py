@@ -308,7 +308,11 @@ def _label_rows(path: str, on: str, recipe: Recipe) -> _LabelRows:
     row_of: dict[str, int] = {}
     columns: dict[str, list[pa.Array]] = {name: [] for name in names}
     start = 0
-    for item in read_table(find_source(path), [on, *names]):
+    source = find_source(path)
+    texts = {on, *(recipe.data.labels if recipe.task != "regression" else [])}
+    commas = tuple(name for name in source.dialect.comma_numbers if name not in texts)
+    source = replace(source, dialect=replace(source.dialect, comma_numbers=commas))
+    for item in read_table(source, [on, *names]):
         if isinstance(item, BadRow):
             raise DataError(f"{path}: {item.key} cannot be read ({item.detail}). Correct it.")
         has = item.columns.schema.names

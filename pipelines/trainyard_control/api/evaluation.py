@@ -6,7 +6,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -242,8 +242,12 @@ def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
 
     source = find_source(path, images=pushed.pixels is not None)
     if pushed.pixels is None:
+        from trainyard.readers.table_file import Dialect
         from trainyard.steps.predict.columns import read_rows
 
+        # The label may be another column than that of the training.
+        dialect = replace(Dialect.from_recipe(recipe), delimiter=None)
+        pushed = pushed.model_copy(update={"dialect": dialect})
         weight = [recipe.data.weight] if recipe.data.weight else []
         return read_rows(source, pushed, None, [*recipe.data.labels, *weight])
     if source.kind != "images" or (pushed.labels is None and recipe.data.labels_file is None):
@@ -252,8 +256,6 @@ def _items(pushed: PushedModel, recipe: Recipe, path: str) -> Items:
 
 
 def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
-    from dataclasses import replace
-
     import pyarrow as pa
 
     from trainyard.readers.image_labels import read_labels
@@ -264,7 +266,7 @@ def _named_by_folder(pushed: PushedModel, recipe: Recipe, source: Any) -> Items:
     data, labels = recipe.data, None
     if data.labels_file is not None:
         names = [file.name for file in source.files]
-        labels = read_labels(source.root, data.labels_file, data.labels, names, Dialect.from_data(data))
+        labels = read_labels(source.root, data.labels_file, data.labels, names, Dialect.from_recipe(recipe))
         faults = {name: labels.fault(name) for name in names if name != data.labels_file}
         yield from (*labels.bad, *filter(None, faults.values()))
         source = replace(source, files=[file for file in source.files if faults.get(file.name, labels) is None])

@@ -105,6 +105,12 @@ def profile_table(
     if label_column is not None and not is_number:
         classes = counts.columns[label_column.name].most_common(_CLASSES)
         classes |= label_column.missing_texts if data else {}  # preprocess reads NA as the name of a class
+    commas = source.dialect.comma_numbers
+    if label_name in commas and any("." in name for name in classes):  # a class keeps its writing
+        dialect = replace(source.dialect, comma_numbers=tuple(name for name in commas if name != label_name))
+        return profile_table(
+            replace(source, dialect=dialect), label_name, False, data, time_zone=time_zone, declared=declared
+        )
     drawn = counts.drawn() if label_name else {}
     ids = {column.name for column in columns if column.is_id}
     telling = {name: column for name, column in drawn.items() if name not in ids or name == label_name}
@@ -122,6 +128,7 @@ def profile_table(
         encoding=source.dialect.encoding,
         skip_rows=source.dialect.skip_rows,
         comment=source.dialect.comment,
+        decimal="," if source.dialect.comma_numbers else ".",
         absent_columns=absent,
         files=len(source.files),
         bytes=sum(file.bytes for file in source.files),

@@ -100,6 +100,7 @@ def write(
         "encoding": recipe.data.encoding,
         "skip_rows": recipe.data.skipped_rows,
         "comment": recipe.data.comment,
+        "comma_numbers": recipe.comma_numbers,
         "absent_columns": recipe.data.absent_columns,
         "words": TIDY_SIGNS + SPLIT_WORDS if has_words else None,
         "time_zone": recipe.data.time_zone,

@@ -74,6 +74,7 @@ class _Preprocessing(_Lenient):
     encoding: Encoding = "utf-8"
     skip_rows: tuple[int, ...] = ()
     comment: str | None = None
+    comma_numbers: tuple[str, ...] = ()
     absent_columns: Literal["refused", "missing"] = "refused"
     time_zone: str = DEFAULT_ZONE
 
@@ -161,7 +162,9 @@ def open_model(folder: str) -> PushedModel:
         thresholds=tuple(thresholds.items()),
         targets=None if targets is None else tuple(targets),
         pixels=_pixels(document.image) if takes_images else None,
-        dialect=Dialect(None, document.quote, document.encoding, document.skip_rows, document.comment),
+        dialect=Dialect(
+            None, document.quote, document.encoding, document.skip_rows, document.comment, document.comma_numbers
+        ),
         may_lack=document.absent_columns == "missing",
         time_zone=document.time_zone,
     )

@@ -257,7 +257,7 @@ def _sources(recipe: Recipe, files: Files, dataset: Dataset | None) -> dict[str,
     ends = [end for end, path in enumerate(loose, 1) if end == len(loose) or _ends_task(path)]
     sources = [_Source(loose[start:end]) for start, end in pairwise([0, *ends])]
     alone = [(path, size) for path, (_, size) in files.states.items() if is_alone(path)]
-    sources += [_Source([path], piece) for path, size in alone for piece in pieces(path, size, recipe.data)]
+    sources += [_Source([path], piece) for path, size in alone for piece in pieces(path, size, recipe)]
     about: object = dataclasses.asdict(dataset) if dataset else None
     for listed in (files.labels, files.official):
         if listed:

@@ -124,7 +124,7 @@ def _collect(recipe: Recipe, attempt: Attempt, day: str) -> Collected:
     if recipe.data.split.by == "folder":
         files = with_official(files, recipe.data)
     if recipe.data.labels_file is not None:
-        files = with_listed_labels(files, recipe.data)
+        files = with_listed_labels(files, recipe)
     events.emit("reading", format=recipe.data.format, path=recipe.data.bundled or path, files=len(files.paths))
     dataset = read_dataset(recipe.data, files) if recipe.data.format == "tfds" else None
     collected = collect(recipe, files, dataset, attempt)

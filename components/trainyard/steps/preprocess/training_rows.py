@@ -41,7 +41,7 @@ def training_rows(recipe: Recipe, most: int) -> Any:
         return None
     files, batches, rows = find_files(data, data.path), [], 0
     for path in files.paths:
-        file = TableFile(path, files.name(path), dialect=Dialect.from_data(data), may_lack=data.may_lack)
+        file = TableFile(path, files.name(path), dialect=Dialect.from_recipe(recipe), may_lack=data.may_lack)
         for item in judged_rows(file, recipe):
             if isinstance(item, pa.RecordBatch):
                 batches.append(assign(item, recipe.seed, data)[0])

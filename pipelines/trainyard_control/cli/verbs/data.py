@@ -133,7 +133,7 @@ def compare(
     from trainyard.quality.inspect import statistics_of
 
     loaded = recipes.load(recipe) if recipe else None
-    statistics = statistics_of(before, now, label, loaded.data if loaded else None)
+    statistics = statistics_of(before, now, label, loaded)
     movements = drift.compare(*statistics, loaded.drift if loaded else Bounds())
     print_answer(output, [movement.model_dump() for movement in movements], lambda: _show_movements(movements))
     sentences = [sentence for movement in movements for sentence in movement.sentences]

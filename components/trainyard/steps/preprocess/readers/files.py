@@ -17,7 +17,7 @@ from trainyard.readers.image_labels import ImageLabels, read_labels
 from trainyard.readers.rows import PIECE_BYTES, WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect
 from trainyard.spec.columns import ENDINGS, TableName, hint, holds_rows
-from trainyard.spec.recipe import Data
+from trainyard.spec.recipe import Data, Recipe
 from trainyard.steps.preprocess.readers.records import BadRecord
 from trainyard.storage import listing
 from trainyard.storage.buckets import bucket_source
@@ -137,11 +137,11 @@ def find_files(data: Data, path: str, day: str = "") -> Files:
     return files
 
 
-def with_listed_labels(files: Files, data: Data) -> Files:
+def with_listed_labels(files: Files, recipe: Recipe) -> Files:
     """Return the images of `files` with the labels of `data.labels`. Raises as `read_labels`."""
-    file = data.labels_file or ""
+    file = recipe.data.labels_file or ""
     names = [*map(files.name, files.paths), *(item.file for item in files.bad)]
-    labels = read_labels(files.root, file, data.listed_columns, names, Dialect.from_data(data))
+    labels = read_labels(files.root, file, recipe.data.listed_columns, names, Dialect.from_recipe(recipe))
     states = {path: state for path, state in files.states.items() if files.name(path) != file}
     return replace(files, states=states, labels=replace(labels, bad=()), bad=(*files.bad, *labels.bad))
 

@@ -18,7 +18,7 @@ from trainyard.readers.image_labels import ImageLabels
 from trainyard.readers.rows import WHOLE, BadRow, Piece
 from trainyard.readers.table_file import Dialect, TableFile
 from trainyard.readers.tf_examples import MOST_BYTES, read_image_examples
-from trainyard.spec.recipe import Data, Recipe
+from trainyard.spec.recipe import Recipe
 from trainyard.steps.preprocess.readers.files import (
     Files,
     image_limit,
@@ -138,7 +138,7 @@ class Reader:
 
     def _rows(self, piece: Piece, path: str, name: str) -> Iterator[_Read]:
         recipe, dataset = self._recipe, self._dataset
-        file = TableFile(path, name, dialect=Dialect.from_data(recipe.data), may_lack=recipe.data.may_lack)
+        file = TableFile(path, name, dialect=Dialect.from_recipe(recipe), may_lack=recipe.data.may_lack)
         items: Iterator[_Read]
         if recipe.data.is_image:
             items = in_batches(_example_images(file, recipe, dataset), recipe.data)
@@ -180,12 +180,12 @@ def _with_split(item: _Read, split: str) -> _Read:
     return item.drop_columns("split_by").append_column("split_by", pa.array([split] * len(item), pa.string()))
 
 
-def pieces(path: str, size: int, data: Data) -> list[Piece]:
+def pieces(path: str, size: int, recipe: Recipe) -> list[Piece]:
     """Return the pieces of the file of `size` bytes at `path` that can be read apart."""
     with bucket_source.source_errors(path):
-        if data.format == "image_folder":
+        if recipe.data.format == "image_folder":
             return tar_pieces(path, path)
-        return FORMATS[table_format(data)].pieces(TableFile(path, path, size, Dialect.from_data(data)))
+        return FORMATS[table_format(recipe.data)].pieces(TableFile(path, path, size, Dialect.from_recipe(recipe)))
 
 
 def _encoded(path: str, recipe: Recipe) -> bytes:

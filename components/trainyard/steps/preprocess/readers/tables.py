@@ -45,7 +45,7 @@ from trainyard.steps.preprocess.readers.records import (
 )
 from trainyard.steps.preprocess.readers.tfds import Dataset
 from trainyard.values.missing import is_declared
-from trainyard.values.patterns import FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
+from trainyard.values.patterns import COMMA_NUMBER, FALSE, MAX_FLOAT32, MISSING, NUMBER, TRUE
 from trainyard.values.text import canonical, canonical_list, day
 
 _MISSING = frozenset(MISSING)
@@ -160,7 +160,8 @@ def _number(text: str, name: str) -> float:
 
 def not_a_number(text: str, name: str) -> BadRecord:
     """Return the error for the cell `text`, in which a number is expected."""
-    return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found")
+    hint = ". data.decimal: ',' reads it in CSV" if re.fullmatch(COMMA_NUMBER, text) else ""
+    return BadRecord("mistyped_value", f"'{name}': a number is expected, {text[:40]!r} was found{hint}")
 
 
 def _day(text: str, name: str, zone: datetime.tzinfo, *, hour: bool = False) -> str:
