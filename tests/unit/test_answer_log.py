@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -432,15 +433,25 @@ def test_a_version_with_the_files_of_an_earlier_one_has_its_own_file_of_answers(
 
 
 @pytest.mark.parametrize(
-    ("is_short", "said"), [(True, "cannot be read as Parquet"), (False, "another version of Trainyard logged these")]
+    ("edit", "said"),
+    [
+        (None, "cannot be read as Parquet"),
+        (lambda about: {"version": 3}, "another version of Trainyard logged these"),
+        (lambda about: about | {"own": {"id": "id"}}, "another version of Trainyard logged these"),
+        (lambda about: about | {"labels": None}, "another version of Trainyard logged these"),
+    ],
 )
-def test_a_damaged_log_is_refused_by_whatever_reads_it(tmp_path: Path, is_short: bool, said: str) -> None:
+def test_a_damaged_log_is_refused_by_whatever_reads_it(
+    tmp_path: Path, edit: Callable[[dict[str, Any]], dict[str, Any]] | None, said: str
+) -> None:
     folder = logged(tmp_path, np.arange(9.0), np.full(9, 0.9))
     (file,) = Path(folder).iterdir()
-    if is_short:
+    if edit is None:
         file.write_bytes(file.read_bytes()[:-99])
     else:
-        parquet.write_table(parquet.read_table(file).replace_schema_metadata({METADATA: b'{"version": 3}'}), file)
+        table = parquet.read_table(file)
+        edited = edit(json.loads(table.schema.metadata[METADATA]))
+        parquet.write_table(table.replace_schema_metadata({METADATA: json.dumps(edited)}), file)
     labels = tmp_path / "labels.csv"
     labels.write_text("id,paid\nr0,yes\n")
     with pytest.raises(DataError, match=said):

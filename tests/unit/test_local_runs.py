@@ -107,6 +107,18 @@ def test_a_record_with_a_field_of_another_kind_is_damaged_and_any_other_is_shown
     }
 
 
+@pytest.mark.parametrize("content", [b"null\n", b"[]\n", b"{\n", b"\xff\n"])
+def test_a_damaged_journal_and_a_damaged_recipe_are_sentences(root: Path, content: bytes) -> None:
+    seen = local_runs.view(str(root), "digits", FIRST)
+    for name in ("journal.jsonl", "recipe.yaml"):
+        (root / "digits" / "runs" / FIRST / name).write_bytes(content)
+    watched = CliRunner().invoke(app, ["runs", "watch", FIRST, "-e", str(root / "here.yaml")])
+    assert isinstance(watched.exception, DataError)
+    assert "journal.jsonl: is damaged (" in str(watched.exception)
+    with pytest.raises((DataError, ConfigurationError), match=r"recipe.yaml"):
+        _ = seen.settings
+
+
 def test_runs_are_listed_with_what_became_of_them_the_newest_first(root: Path) -> None:
     runs = local_runs.newest(str(root), 10)
     assert [entry.state for entry in runs] == ["unfinished", "failed", "pushed", "pushed"]

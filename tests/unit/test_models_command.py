@@ -62,6 +62,19 @@ def test_a_version_shows_its_run_data_gates_and_files_also_after_prune(models: P
     assert "the run was deleted, and digits@1 is of it" in str(back.exception) and f"{models}/1`" in str(back.exception)
 
 
+@pytest.mark.parametrize(
+    "field", [{"pushed": "x"}, {"recipe": {"evaluate": "x"}}, {"recipe": {"evaluate": {"gates": [None]}}}]
+)
+def test_a_version_with_a_damaged_record_is_listed_and_shown_with_its_fault(
+    models: Path, field: dict[str, object]
+) -> None:
+    manifest = models / "2" / "manifest.json"
+    document = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(document | {"origin": document["origin"] | field}))
+    assert "another version of Trainyard wrote its record" in invoke("list").stderr
+    assert "damaged" in invoke("show", "digits").stdout
+
+
 def test_a_diff_shows_the_keys_metrics_data_and_files_that_differ(models: Path) -> None:
     text = invoke("diff", "digits@canary", str(models)).stdout
     assert "train.epochs" in text and "model.name" not in text and "0.9900 (+0.0400) *" in text

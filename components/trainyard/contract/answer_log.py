@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from trainyard.contract.document import FrozenModel
 from trainyard.errors import DataError
@@ -41,6 +41,13 @@ class AnswersDescription(FrozenModel):
     own: dict[str, str]
     left_out: list[str]
     shadow: bool = False
+
+    @model_validator(mode="after")
+    def _has_its_columns(self) -> Self:
+        needed = {"id", "time", "version", *answer_names(self.labels, self.targets)}
+        if self.own.keys() - {"shadow"} != needed:
+            raise ValueError(f"own: is not of {', '.join(sorted(needed))}")
+        return self
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[bytes, bytes] | None, file: str) -> AnswersDescription | None:

@@ -143,12 +143,14 @@ class LocalRunView:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its recipe, with every default, as nested dicts. Raises `DataError` if it is not there."""
+        """Its recipe, with every default, as nested dicts. Raises `DataError` if it is missing or damaged."""
         text = storage.read_text(storage.join(self.folder, "recipe.yaml"))
         if text is None:
             raise DataError(f"{self.folder}: no recipe.yaml, so it is no run of this machine. Name another run.")
         content = plain_yaml.YamlText(text, f"{self.folder}/recipe.yaml").content
-        return content if isinstance(content, dict) else {}
+        if not isinstance(content, dict) or "task" not in content:
+            raise DataError(f"{self.folder}/recipe.yaml: is no recipe with every default. Restore it.")
+        return content
 
     def document(self) -> dict[str, Any]:
         """Return the run as JSON has it."""

@@ -24,7 +24,15 @@ from trainyard.contract.gang import check_input_workers, check_one_cpu, elastic_
 from trainyard.contract.pipeline import Pipeline, is_blessed
 from trainyard.contract.version import Champion
 from trainyard.contract.window import day_of
-from trainyard.errors import ConfigurationError, ExitCode, TrainyardError, TransientError, did_you_mean, known_code
+from trainyard.errors import (
+    ConfigurationError,
+    DataError,
+    ExitCode,
+    TrainyardError,
+    TransientError,
+    did_you_mean,
+    known_code,
+)
 from trainyard.graph import OUTPUTS, STEPS, is_from
 from trainyard.process import child_process, memory
 from trainyard.report import local_runs, summary
@@ -354,7 +362,8 @@ class Journal:
 def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
     """Tell `listener` what has happened in `run`, and what happens until it ends, and return it as it is then.
 
-    Raises `TransientError` if it was killed, `ConfigurationError` if it wrote nothing down.
+    Raises `TransientError` if it was killed, `ConfigurationError` if it wrote nothing down, `DataError` if the
+    journal is damaged.
     """
     path = Path(run.folder) / JOURNAL
     if not path.is_file():
@@ -366,9 +375,12 @@ def watch(root: str, run: LocalRunView, listener: Listener) -> LocalRunView:
         rest, over, first = "", False, True
         while not over:
             over = not local_runs.is_written(stream)  # asked before reading, so that the last lines are not missed
-            *lines, rest = (rest + stream.read()).split("\n")
-            happenings = [json.loads(line) for line in lines]
-            for number, (method, *arguments) in enumerate(happenings, 1):
+            try:
+                *lines, rest = (rest + stream.read()).split("\n")
+                happenings = [(method, arguments) for method, *arguments in map(json.loads, lines)]
+            except (TypeError, ValueError) as error:
+                raise DataError(f"{path}: is damaged ({error}). See `trainyard runs show {run.name}`.") from error
+            for number, (method, arguments) in enumerate(happenings, 1):
                 passed = first and number < len(happenings) and method == "step_event"
                 if method in _HAPPENINGS and not (passed and arguments[1].get("event") in _PASSING):
                     getattr(listener, method)(*arguments)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from trainyard.contract.artifacts.evaluate import SliceMetrics
 from trainyard.contract.artifacts.export import ExportedFile
@@ -37,6 +37,27 @@ class GateRecord(Verdict):
     split: Split | None
 
 
+class _Gate(BaseModel):
+    metric: str
+
+
+class _Evaluate(BaseModel):
+    gates: list[_Gate] | None = None
+
+
+class _Recipe(BaseModel):
+    """The values of a recipe that are read from a record."""
+
+    name: str = ""
+    task: str = ""
+    evaluate: _Evaluate | None = None
+
+
+def _readable(recipe: dict[str, Any]) -> dict[str, Any]:
+    _Recipe.model_validate(recipe)
+    return recipe
+
+
 class VersionRecord(FrozenModel):
     """The origin of a version, in its manifest, so that it outlives its run. Empty fields are unknown.
 
@@ -47,7 +68,7 @@ class VersionRecord(FrozenModel):
     """
 
     number: int | None = None
-    recipe: dict[str, Any] = {}
+    recipe: Annotated[dict[str, Any], AfterValidator(_readable)] = {}
     run: str = ""
     pushed: Time = ""
     by: str = ""
