@@ -133,6 +133,9 @@ def test_decimal_commas_are_drafted_and_read_alike_by_every_reader(start: str, t
     }
     assert any("left out: Brutto (numbers with a comma" in guess for guess in guesses)
     assert made.comma_numbers == ("Fläche", "Zimmer", "Preis")
+    without = made.model_copy(update={"data": made.data.model_copy(update={"decimal": "."})})
+    with pytest.raises(DataError, match=r"Fläche: is numeric, but 199 of 199.*correct the data: set data.decimal: ','"):
+        check_first(without)
     read = rows(path, Dialect.from_recipe(made), ["Fläche", "Größe", "Brutto", "Preis"])
     assert [*read[0].values()][:4] == ["1.5", "1,5", "1.000,00", "37.25"]
     assert check_first(made).startswith("the first 199 rows")

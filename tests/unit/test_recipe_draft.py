@@ -211,8 +211,8 @@ def test_a_draft_leaves_out_what_would_end_its_first_run_and_says_why(tmp_path: 
         "days not written YYYY-MM-DD, which are read by nothing, such as 01.03.2024: write them as 2024-03-01)"
     )
     assert why["fee"] == (
-        "numbers with a comma, which are read by nothing, such as 1.100,00: set data.decimal: ',' in the recipe for "
-        "1234,5 in CSV; write 1234.5 for 1.234,5, as pandas.read_csv(..., thousands='.', decimal=',') reads it)"
+        "numbers with a comma, which are read by nothing, such as 1.100,00: set data.decimal: ',' if no number of the "
+        "CSV has a point, or write 1234.5 for 1.234,5, as pandas.read_csv(..., thousands='.', decimal=',') reads it)"
     )
     assert why["built"].startswith("15 cells are no numeric value, such as members.csv:2 'unknown'")
     assert any(finding.startswith("'fee' holds numbers with a comma, such as 1.100,00") for finding in profile.findings)

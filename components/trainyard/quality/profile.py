@@ -29,7 +29,7 @@ _FOREIGN = {
     ),
     "numbers with a comma": (
         r"[+-]?\d{1,3}([.'\u00a0\u202f ]\d{3})*,\d+|[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3}){2,}",
-        "set data.decimal: ',' in the recipe for 1234,5 in CSV; write 1234.5 for 1.234,5, as "
+        "set data.decimal: ',' if no number of the CSV has a point, or write 1234.5 for 1.234,5, as "
         "pandas.read_csv(..., thousands='.', decimal=',') reads it",
     ),
     "days not written YYYY-MM-DD": (r"\d{1,2}[./]\d{1,2}[./]\d{4}.*", "write them as 2024-03-01"),

@@ -13,6 +13,7 @@ from trainyard.errors import DataError, did_you_mean, listed
 from trainyard.quality.findings import like_splits, zoned_times
 from trainyard.quality.images import SizedImage, measure
 from trainyard.quality.inspect import recipe_source
+from trainyard.quality.profile import foreign_kind, how_to_write
 from trainyard.quality.source import SourceFiles
 from trainyard.quality.tables.cells import Cells, Mask, cells, too_many_classes
 from trainyard.quality.tables.formulas import with_derived
@@ -120,9 +121,10 @@ def _mistyped(problem: str, kind: str, wrong: Mask, texts: pa.Array, batch: RowB
     rows = np.flatnonzero(wrong).tolist()
     if len(rows) > recipe.data.max_bad_fraction * len(wrong):
         shown = ", ".join(f"{batch.name(row)} '{texts[row].as_py()[:40]}'" for row in rows[:_SUCH_AS])
+        foreign = foreign_kind(texts[row].as_py() for row in rows)
         yield (
             f"{problem}, but {len(rows):,} of {len(wrong):,} cells are no {kind}, such as {shown}. "
-            "Give it another type, or correct the data."
+            f"Give it another type, or correct the data{f': {how_to_write(foreign)}' if foreign else ''}."
         )
 
 
