@@ -112,6 +112,12 @@ def test_a_pushed_model_is_told_once_with_metrics_and_a_signature(
     sent = json.loads((run.folder / notify.SENT).read_text())["messages"]
     assert [(each["event"], each["delivered"]) for each in sent][-1] == ("pushed", True)
 
+    (run.folder / notify.SENT).write_text('{"messages": [null]}')
+    with pytest.raises(DataError, match="is no list of messages, so it is damaged"):
+        notify.last_message(str(run.folder))
+    run.step("push")
+    assert run.record()["exit_code"] == 0 and len(webhook.requests) == count + 1
+
 
 def test_a_failure_and_a_refusal_are_told_and_only_the_wanted_events(
     run: PipelineRun, webhook: Webhook, monkeypatch: pytest.MonkeyPatch

@@ -124,3 +124,17 @@ def test_a_file_that_changes_meanwhile_is_not_published(tmp_path: Path, place: s
     (tmp_path / "rows.csv").write_text("a\n1\n")
     uploads.store(upload)
     assert Path(upload.uri).read_text() == "a\n1\n"
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "{", '{"bytes_per_second": null}'])
+def test_damaged_records_in_the_cache_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data.csv").write_text("a\n1\n")
+    first = uploads.plan(str(tmp_path / "data.csv"), str(tmp_path / "root"), "data.path")
+    (record,) = (tmp_path / "cache").glob("digests-*.json")
+    record.write_text(content)
+    uploads._speed_record(first.folder).write_text(content)
+    assert uploads.plan(str(tmp_path / "data.csv"), str(tmp_path / "root"), "data.path") == first
+    assert uploads.seconds_for(first, 10) == 10 / uploads._BYTES_PER_SECOND

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from trainyard import escape, events
 from trainyard.contract.artifacts.gate import recorded_refusal
-from trainyard.errors import ExitCode, TrainyardError, listed
+from trainyard.errors import DataError, ExitCode, TrainyardError, listed
 from trainyard.report.outputs import Outputs
 from trainyard.retry import retry
 from trainyard.spec.notify import KEY_VARIABLE, SETTINGS_VARIABLE, URL_VARIABLE, Event, Notify
@@ -39,6 +39,7 @@ _ATTEMPT_SECONDS = 10.0  # chosen: Slack answers in one
 _BUSY = (429, 500, 502, 503, 504)
 _PREFIX = "whsec_"
 _LISTED = 3  # ways in which data have drifted, in a sentence
+_FIELDS = {"event", "text", "time", "delivered", "fault"}  # of each message in `SENT`
 _stopped: dict[str, threading.Lock] = {}  # by folder of a run that `send_stopped` tells of, held while it does
 
 
@@ -121,9 +122,17 @@ def send(settings: Notify | None, message: Message) -> None:
 
 def _sent(folder: str) -> list[dict[str, Any]]:
     """Return the messages that are noted in the `folder` of a run, none if they cannot be read."""
-    with suppress(TrainyardError, ValueError):
-        return list(storage.read_json(storage.join(folder, SENT)).get("messages", [])) if folder else []
+    with suppress(TrainyardError):
+        return _messages(folder) if folder else []
     return []
+
+
+def _messages(folder: str) -> list[dict[str, Any]]:
+    file = storage.join(folder, SENT)
+    messages = storage.read_json(file).get("messages", [])
+    if not (isinstance(messages, list) and all(isinstance(each, dict) and each.keys() >= _FIELDS for each in messages)):
+        raise DataError(f"{file}: is no list of messages, so it is damaged. Delete it.")
+    return messages
 
 
 def _deliver(settings: Notify, message: Message) -> None:
@@ -145,8 +154,7 @@ def _deliver(settings: Notify, message: Message) -> None:
 
 def last_message(folder: str) -> dict[str, Any] | None:
     """Return the newest message about the run in `folder` as `SENT` has it, None without one. Raises as `read_json`."""
-    messages = storage.read_json(storage.join(folder, SENT)).get("messages", [])
-    return dict(messages[-1]) if messages else None
+    return next(reversed(_messages(folder)), None)
 
 
 def _post(settings: Notify, message: Message) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import google_crc32c
 
@@ -250,7 +250,7 @@ def _send(upload: Upload, names: list[str], progress: Progress) -> None:
 
 def seconds_for(upload: Upload, total: int) -> float:
     """Return the seconds that `total` bytes take, at the speed of the last upload to that storage."""
-    with suppress(DataError):
+    with suppress(DataError, TypeError, ValueError):
         record = storage.read_json(str(_speed_record(upload.folder)))
         return total / float(record.get("bytes_per_second", _BYTES_PER_SECOND))
     return total / _BYTES_PER_SECOND
@@ -272,10 +272,9 @@ def last_used(folder: str) -> datetime | None:
 def _measured(root: str, sources: dict[str, str]) -> dict[str, tuple[File, str]]:
     """Return size, CRC32C and SHA-256 of the files, from the cache if size and time are those of the last time."""
     record = cache.folder() / f"digests-{hashlib.sha256(root.encode()).hexdigest()[:16]}.json"
-    try:
-        known = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
+    known: dict[str, list[Any]] = {}
+    with suppress(DataError):
+        known = storage.read_json(str(record))
     now = time.time_ns()
     kept: dict[str, list[object]] = {}
 
