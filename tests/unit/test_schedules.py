@@ -192,7 +192,9 @@ def test_the_list_shows_the_newest_message_about_a_schedules_runs_and_its_answer
 
     assert listed() == ["nightly.1  enabled  0 0 3 * * *  last run never"]
     sent = {"event": "failed", "text": "t", "time": "2026-11-29T03:20:00+00:00", "delivered": True, "fault": ""}
-    storage.write_text(f"{tmp_path}/digits/runs/a/notified.json", json.dumps({"messages": [{}, sent]}))
+    storage.write_text(
+        f"{tmp_path}/digits/runs/a/notified.json", json.dumps({"messages": [sent | {"event": "drifted"}, sent]})
+    )
     assert listed()[1:] == ["  message failed of 2026-11-29T03:20:00+00:00: delivered"]
     late = sent | {"event": "pushed", "delivered": False, "fault": "chat.example: answered 500 (Oops)."}
     storage.write_text(f"{tmp_path}/digits/runs/b/notified.json", json.dumps({"messages": [late]}))
