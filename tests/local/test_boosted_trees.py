@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -97,29 +98,40 @@ def test_a_compiled_model_answers_as_scikit_learn_does(
     np.testing.assert_allclose(found, answers(trees, trees.columns.matrix(values)), rtol=1e-6, atol=1e-6)
 
 
-def test_a_number_that_is_missing_takes_the_branch_that_scikit_learn_gives_it() -> None:
+def test_a_number_that_is_missing_takes_the_branch_that_scikit_learn_gives_it_in_litert_too() -> None:
     draw = np.random.default_rng(3)
     told = [Feature(name=f"{name}_missing", dtype="float32", shape=(), missing_of=name) for name in ("a", "b", "c")]
-    features = [*(Feature(name=name, dtype="float32", shape=()) for name in ("a", "b", "c")), *told]
-    missing = draw.random((600, 3)) < (0.3, 0.3, 0.0)  # of c none, but the file may be asked about one
-    numbers = draw.normal(size=(600, 3)).astype(np.float32)
+    kind = Feature(name="kind", dtype="int64", shape=(), vocabulary_size=40)
+    features = [*(Feature(name=name, dtype="float32", shape=()) for name in ("a", "b", "c")), kind, *told]
+    kinds = draw.integers(0, 40, 2000)
+    missing = draw.random((2000, 3)) < (0.3, 0.3, 0.0)  # of c none, but the file may be asked about one
+    numbers = draw.normal(size=(2000, 3)).astype(np.float32)
     labels = np.where(missing[:, 0], 2.0, numbers[:, 0]) + np.where(missing[:, 1], -1.0, numbers[:, 1]) + numbers[:, 2]
+    labels += kinds % 3
     columns = Columns(features)
-    assert columns.count == 3
+    assert columns.count == 4
 
     def inputs(missing: np.ndarray) -> dict[str, np.ndarray]:
-        values = {name: np.where(missing[:, at], 0, numbers[:, at]) for at, name in enumerate("abc")}
+        values = {name: np.where(missing[:, at], 0, numbers[:, at]) for at, name in enumerate("abc")} | {"kind": kinds}
         return values | {f"{name}_missing": missing[:, at].astype(np.float32) for at, name in enumerate("abc")}
 
     rows = Rows(columns.matrix(inputs(missing)), labels, None)
-    assert np.isnan(rows.values).tolist() == missing.tolist()
-    trees = boosted_trees.fit(Trees(max_iter=20), columns, rows, rows, None, 1, lambda _: None)
-    model = trees.model(features, 1, 20)
-    asked = missing | (draw.random((600, 3)) < 0.1)
+    assert np.isnan(rows.values[:, 1:]).tolist() == missing.tolist()
+    trees = boosted_trees.fit(Trees(max_iter=60), columns, rows, rows, None, 1, lambda _: None)
+    model = trees.model(features, 1, 60)
+    asked = missing | (draw.random((2000, 3)) < 0.1)
     answers_now = model({name: tf.constant(values) for name, values in inputs(asked).items()}).numpy()
     np.testing.assert_allclose(answers_now, answers(trees, columns.matrix(inputs(asked))), rtol=1e-4, atol=1e-5)
     r2 = 1 - np.square(answers_now[:, 0] - labels)[~asked[:, 2]].mean() / labels.var()
     assert r2 > 0.8
+    one = {feature.name: tf.TensorSpec((1,), feature.dtype, name=feature.name) for feature in features}
+    function = tf.function(lambda row: {"answer": model(row)}, autograph=False).get_concrete_function(one)
+    module = tf.Module()
+    module.model_variables = [variable.value for variable in model.weights]
+    file = tf.lite.TFLiteConverter.from_concrete_functions([function], module).convert()
+    ask = Interpreter(model_content=file).get_signature_runner()
+    found = [ask(**{name: values[row : row + 1] for name, values in inputs(asked).items()}) for row in range(50)]
+    np.testing.assert_allclose([each["answer"][0] for each in found], answers_now[:50], rtol=1e-5, atol=1e-5)
 
 
 def test_a_number_without_a_value_in_the_training_split_is_left_alone() -> None:

@@ -995,13 +995,14 @@ def test_an_onnx_file_has_the_operators_of_its_opset_and_answers_as_the_model(
         np.testing.assert_allclose(onnx_file.OnnxModel(file, folder.document)(features, {}), expected, atol=1e-5)
 
 
-def test_a_network_with_gelu_groups_and_a_given_mean_answers_alike_as_litert_and_onnx(
+def test_a_network_with_gelu_groups_a_given_mean_and_a_choice_answers_alike_as_litert_and_onnx(
     digits: Path, tmp_path: Path
 ) -> None:
     folder = open_examples(str(digits / "examples"))
     image = keras.Input((8, 8, 1), name="image")
-    scaled = keras.layers.Normalization(mean=[128.0], variance=[64.0])(image)  # the three as in ConvNeXt
-    hidden = keras.layers.Conv2D(4, 3, groups=4)(keras.layers.Conv2D(4, 1)(scaled))
+    scaled = keras.layers.Normalization(mean=[128.0], variance=[64.0])(image)  # as groups and gelu in ConvNeXt
+    chosen = keras.ops.where(image > 0, keras.ops.log(image), scaled)  # black is infinite in the other branch
+    hidden = keras.layers.Conv2D(4, 3, groups=4)(keras.layers.Conv2D(4, 1)(chosen))
     hidden = keras.layers.Dense(16, activation="gelu")(keras.layers.Flatten()(hidden))
     model = keras.Model({"image": image}, keras.layers.Dense(10)(hidden))
     features = next(iter(folder.batches("eval", 33)))[0]

@@ -37,7 +37,7 @@ Floats = NDArray[np.float32]
 _MOST_CATEGORIES = 255  # that scikit-learn's trees tell apart; more ids count as numbers
 _UNSEEN = -50.0  # chosen: logit of a class without training examples; its probability is below 1e-9
 _REPORT_SECONDS = 0.5  # chosen
-_LARGEST = float(np.finfo(np.float32).max)  # a missing number is larger
+_MISSING = float(np.finfo(np.float32).max)  # chosen: with infinity LiteRT and ONNX files answered otherwise
 _MOST_NODES = 1 << 24  # float32 counts no further
 
 
@@ -86,7 +86,7 @@ class Columns:
         return np.concatenate([np.full(math.prod(each.shape), each.name in self.indicators) for each in self.features])
 
     def tensor(self, inputs: Mapping[str, keras.KerasTensor]) -> keras.KerasTensor:
-        """Return the same of the model's `inputs`, infinity if missing."""
+        """Return the same of the model's `inputs`, `_MISSING` if missing."""
         columns = {each.name: inputs[each.name] for each in self.features}
         values = columns_matrix(list(columns.values()))
         if not self.indicators:
@@ -95,7 +95,7 @@ class Columns:
             name: inputs[self.indicators[name]] if name in self.indicators else ops.zeros_like(column)
             for name, column in columns.items()
         }
-        return ops.where(columns_matrix(list(lacks.values())) > 0, np.inf, values)
+        return ops.where(columns_matrix(list(lacks.values())) > 0, _MISSING, values)
 
 
 def _is_category(feature: Feature) -> bool:
@@ -162,8 +162,8 @@ class BoostedTrees:
 class _Table:
     """The nodes of all trees, a row each: column, threshold, right child, value of a leaf, place of its categories.
 
-    If numbers may be missing, which are infinite here, a sixth number is 1 if they go left, otherwise 0. The roots come
-    first, and a left child before its right one. A leaf is its own right child, and no value is below its
+    If numbers may be missing, which are `_MISSING` here, a sixth number is 1 if they go left, otherwise 0. The roots
+    come first, and a left child before its right one. A leaf is its own right child, and no value is below its
     threshold.
     """
 
@@ -226,7 +226,7 @@ class _Table:
             value = ops.take(flat, first + ops.cast(node[:, :, 0], "int32"), axis=0)
             left = ops.cast(value <= node[:, :, 1], "int32")
             if self._columns.indicators:
-                left = ops.cast(ops.where(value > _LARGEST, node[:, :, 5], left), "int32")
+                left = ops.cast(ops.where(value >= _MISSING, node[:, :, 5], left), "int32")
             if is_left is not None:
                 place = node[:, :, 4]
                 listed = is_left(ops.cast(ops.where(place > 0, place + value, 0.0), "int32"))

@@ -49,7 +49,10 @@ def convert(model: keras.Model, document: Examples, opset: int) -> bytes:
         for feature in document.features
     }
     function = tf.function(answering(model, document, units={}), autograph=False, input_signature=[specification])
-    handlers: dict[str, tuple[Callable[..., Any], list[str]]] = {"Erfc": (_complement, [])}
+    handlers: dict[str, tuple[Callable[..., Any], list[str]]] = {
+        "Erfc": (_complement, []),
+        "SelectV2": (_choose, []),
+    }
     # Keras calls a convolution of groups as a function for XLA, which the converter does not look into.
     tf.config.run_functions_eagerly(True)
     try:
@@ -82,6 +85,12 @@ def _complement(graph: Any, node: Any, name: str, _arguments: Any) -> Any:
     one = graph.make_const(f"{name}/one", np.ones((), np.float32)).output[0]
     inputs = [one, node.output[0]]
     return graph.insert_new_node_on_output("Sub", node.output[0], name=f"{name}/complement", inputs=inputs)
+
+
+def _choose(_graph: Any, node: Any, _name: str, _arguments: Any) -> Any:
+    """Replace TensorFlow's SelectV2 by Where: the converter's own products make NaN of what is infinite (1.17)."""
+    node.type = "Where"
+    return node
 
 
 def session(content: bytes) -> InferenceSession:
