@@ -13,10 +13,12 @@ from tests.damage import flip
 
 from trainyard.contract.artifacts.train import TARGET_INVERSE, Training
 from trainyard.contract.version import EXTRA
+from trainyard.data.examples import open_examples
 from trainyard.errors import ConfigurationError, DataError
 from trainyard.spec import documents
 from trainyard.spec.recipe import Recipe
 from trainyard.steps.train import run
+from trainyard.steps.train.engines import pushed_models
 from trainyard.storage import storage
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -104,6 +106,10 @@ def test_another_model_other_classes_and_a_damaged_file_are_refused(
     keras.Model(other.input, scaled).save(tmp_path / "scaled.keras")
     with pytest.raises(ConfigurationError, match=r"its targets on another scale than train\.target\.scale: none"):
         train(tmp_path / "model", examples, STILL, push(tmp_path / "scaled.keras", tmp_path / "scaled"))
+    picture = keras.Input((8, 8, 1), name="picture")
+    keras.Model({"picture": picture}, other(picture)).save(tmp_path / "renamed.keras")
+    with pytest.raises(ConfigurationError, match=r"takes other features \('image' is only in one of them\), so its"):
+        train(tmp_path / "model", examples, STILL, push(tmp_path / "renamed.keras", tmp_path / "renamed"))
     fewer = push(model, tmp_path / "fewer", labels=9)
     with pytest.raises(
         ConfigurationError, match=r"tells apart 9 classes, the data have 10 \('9' is only in one of them"
@@ -118,6 +124,15 @@ def test_another_model_other_classes_and_a_damaged_file_are_refused(
         shutil.copyfile(Path(champion, EXTRA, "labels.txt"), folder / EXTRA / "labels.txt")
     with pytest.raises(ConfigurationError, match="no model that Trainyard pushed"):
         train(tmp_path / "producer", examples, STILL, str(tmp_path / "foreign"))
+
+
+def test_targets_in_another_order_are_refused(examples: str, tmp_path: Path) -> None:
+    with storage.stage(str(tmp_path / "1"), producer="trainyard.push") as folder:
+        (folder / EXTRA).mkdir()
+        (folder / EXTRA / "targets.txt").write_text("width\nheight\n")
+    document = open_examples(examples).document.model_copy(update={"labels": None, "targets": ["height", "width"]})
+    with pytest.raises(ConfigurationError, match=r"1 predicts 2 targets, the data have 2 \(their order changed\)\. Do"):
+        pushed_models.require_same_ids(str(tmp_path / "1"), examples, document, "train.teacher", "Do.")
 
 
 def test_two_workers_begin_as_one_does(examples: str, champion: str, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def train(
             published = keys.published_weights(checkpoints) if durable else ""
             load_weights(recipe.model, steps.model, document.labels, published)
         if champion:
-            pushed_models.load_champion(champion, steps.model, examples, document.labels, recipe.train.target.scale)
+            pushed_models.load_champion(champion, steps.model, examples, document, recipe.train.target.scale)
         seconds["build"] = time.perf_counter() - start
         _emit_training(steps, data, engine, rank, precision, sum(seconds.values()))
         writer = tf.summary.create_file_writer(str(output / "tensorboard"))

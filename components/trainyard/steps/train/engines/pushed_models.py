@@ -16,7 +16,7 @@ import keras
 from trainyard import events
 from trainyard.contract.artifacts.preprocess import Examples
 from trainyard.contract.artifacts.train import TARGET_INVERSE
-from trainyard.contract.version import EXTRA, LABELS, VOCABULARIES, names
+from trainyard.contract.version import EXTRA, LABELS, TARGETS, VOCABULARIES, names
 from trainyard.contract.weights import TEACHER
 from trainyard.data import trained
 from trainyard.errors import ConfigurationError
@@ -33,15 +33,20 @@ _DROP_START = "Leave train.warm_start out of the recipe to train from first weig
 _TEACHER_ADVICE = "Name a version that was pushed from the same data, or leave train.teacher out."
 
 
-def load_champion(champion: str, model: keras.Model, examples: str, labels: list[str] | None, scale: str) -> None:
+def load_champion(champion: str, model: keras.Model, examples: str, document: Examples, scale: str) -> None:
     """Load the weights of the pushed version in the folder `champion` into `model`; dropout seeds stay.
 
-    Raises `ConfigurationError` if classes (`labels`, those of `examples`), vocabularies or model variables differ,
-    because the weights would mean something else, or if it learned its targets on another scale than `scale`. Raises
-    as `trained.load_pushed`.
+    examples: the folder of `document`. Raises `ConfigurationError` if inputs, classes, targets, vocabularies or model
+    variables differ, because the weights would mean something else, or if it learned its targets on another scale than
+    `scale`. Raises as `trained.load_pushed`.
     """
-    require_same_ids(champion, examples, labels, _START, _DROP_START)
+    require_same_ids(champion, examples, document, _START, _DROP_START)
     pushed_model = trained.load_pushed(champion)
+    if changed := sorted(pushed_model.input.keys() ^ model.input.keys()):
+        raise ConfigurationError(
+            f"{_START}: {champion} takes other features ('{changed[0]}' is only in one of them), so its weights mean "
+            f"something else. {_DROP_START}"
+        )
     inverse = [layer.name for layer in pushed_model.layers if layer.name in TARGET_INVERSE]
     if len(inverse) != ("none", "log", "log1p").index(scale):
         raise ConfigurationError(
@@ -63,19 +68,22 @@ def load_champion(champion: str, model: keras.Model, examples: str, labels: list
     events.emit("warm_start", champion=champion, variables=len(variables))
 
 
-def require_same_ids(version: str, examples: str, labels: list[str] | None, field: str, advice: str) -> None:
-    """Raise `ConfigurationError` if the pushed `version` has other classes or vocabularies than `examples`.
+def require_same_ids(version: str, examples: str, document: Examples, field: str, advice: str) -> None:
+    """Raise `ConfigurationError` if the pushed `version` has other classes, targets or vocabularies than `examples`.
 
-    labels: those of `examples`. field: the recipe field that names the version. advice: the last sentence of the error.
+    document: of `examples`. field: the recipe field that names the version. advice: the last sentence of the error.
     """
-    before = names(version, f"{EXTRA}/{LABELS}") or []
-    if before != (labels or []):
-        changed = sorted({*before} ^ {*(labels or [])})
-        difference = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
-        raise ConfigurationError(
-            f"{field}: {version} tells apart {len(before)} classes, the data have {len(labels or [])} "
-            f"({difference}). {advice}"
-        )
+    for file, kind, known in (
+        (LABELS, "tells apart {} classes", document.labels),
+        (TARGETS, "predicts {} targets", document.targets),
+    ):
+        before, now = names(version, f"{EXTRA}/{file}") or [], known or []
+        if before != now:
+            changed = sorted({*before} ^ {*now})
+            difference = f"'{changed[0]}' is only in one of them" if changed else "their order changed"
+            raise ConfigurationError(
+                f"{field}: {version} {kind.format(len(before))}, the data have {len(now)} ({difference}). {advice}"
+            )
     pushed = _files(version, remedy("push"), _PUSHED_VOCABULARIES)
     current = _files(examples, remedy("preprocess"), _VOCABULARIES)
     changed = sorted(name for name in pushed.keys() | current.keys() if pushed.get(name) != current.get(name))
@@ -120,7 +128,7 @@ def load_teacher(recipe: Recipe, examples: str, document: Examples) -> TeacherMo
         return None
     model = trained.in_float32(trained.load_pushed(settings.model))
     model.trainable = False
-    require_same_ids(settings.model, examples, document.labels, TEACHER, _TEACHER_ADVICE)
+    require_same_ids(settings.model, examples, document, TEACHER, _TEACHER_ADVICE)
     inputs: Any = model.input
     expected = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
     own = {feature.name: feature.shape for feature in document.features}
