@@ -35,6 +35,13 @@ def test_own_metrics_may_take_the_predictions_which_follow_the_threshold(capsys)
     assert "is not told which classes the recipe's threshold predicts" in capsys.readouterr().err
 
 
+def test_an_own_metric_that_writes_into_its_arrays_changes_no_other_metric():
+    body = "def metrics(labels, outputs, predicted):\n    labels[:] = outputs[:] = predicted[:] = 1\n    return {}\n"
+    custom_metrics.measure(find(body), PREDICTIONS, 5, seed=1)
+    assert PREDICTIONS.labels.tolist() == [0, 1, 1] and PREDICTIONS.outputs.sum() == pytest.approx(3)
+    assert PREDICTIONS.predicted.tolist() == [0, 1, 0]
+
+
 @pytest.mark.parametrize("undefined", ["raise ValueError('one class')", "return {'area': float('nan')}"])
 def test_a_resample_in_which_an_own_metric_is_not_defined_is_left_out(undefined):
     """As of an area under a curve: a third of the resamples of one example and two of another class have one class."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard import events
 from trainyard.contract.artifacts.gate import Interval
-from trainyard.errors import ConfigurationError
+from trainyard.errors import ConfigurationError, module_line
 from trainyard.runtime.recipe_module import load_module
 from trainyard.spec.code import Files
 from trainyard.spec.gates import ALL_METRICS, MODULE_RESAMPLES
@@ -86,12 +86,12 @@ def _values(name: str, draws: list[dict[str, float]]) -> Floats:
 
 def _call(metrics: Metrics, predictions: SplitPredictions) -> dict[str, float]:
     try:
-        more = {"predicted": predictions.predicted} if _takes_predicted(metrics) else {}
-        values = metrics(predictions.labels, predictions.outputs, **more)
+        more = {"predicted": predictions.predicted.copy()} if _takes_predicted(metrics) else {}
+        values = metrics(predictions.labels.copy(), predictions.outputs.copy(), **more)  # which it may write into
         return {str(name): float(value) for name, value in values.items()}
     except Exception as error:
         raise ConfigurationError(
-            f"module: metrics(labels, outputs) failed ({type(error).__name__}: {error}). "
+            f"module: metrics(labels, outputs) failed ({type(error).__name__}: {error}{module_line(error)}). "
             f"It gets labels {predictions.labels.shape} and outputs {predictions.outputs.shape} and returns a dict "
             "of numbers."
         ) from error

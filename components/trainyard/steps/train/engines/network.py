@@ -108,7 +108,7 @@ def _build_model(recipe: Recipe, document: Examples) -> keras.Model:
             "Write build_model(features, outputs) -> keras.Model, or set model.name."
         )
     keras.utils.set_random_seed(recipe.seed)
-    custom: keras.Model = build_model(document.features, document.outputs)
+    custom: keras.Model = build_model(list(document.features), document.outputs)
     _check(recipe.module, custom, document)
     if custom.output.dtype in ("float32", keras.config.dtype_policy().compute_dtype):
         return custom
