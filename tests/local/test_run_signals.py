@@ -17,7 +17,9 @@ import pytest
 import yaml
 
 from trainyard.process.child_process import start_time
+from trainyard.process.signals import handle_sigterm
 from trainyard.report import local_runs
+from trainyard.runtime import step
 from trainyard_control.local.step_process import Stop, forked
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
@@ -97,18 +99,32 @@ def test_a_step_that_an_interrupt_ended_is_interrupted_whatever_its_exit_code() 
 
 
 def end_without_its_program() -> None:
-    """Be killed while a program of this process runs, such as Beam's job server."""
-    print(subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL).pid, flush=True)
+    """Be killed while a program of this process runs that writes to the same pipe, such as Beam's job server."""
+    print(subprocess.Popen(["sleep", "600"]).pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_a_killed_step_had_started_ends_with_it() -> None:
     with forked(end_without_its_program, (), "step", Stop()) as running:
-        program = int(running.child.lines.readline())
+        program = int(running.child.lines.read())
     latest = time.monotonic() + 60
     while start_time(program) and time.monotonic() < latest:
         time.sleep(0.01)
     assert not start_time(program)
+
+
+def fork_with_a_handler() -> None:
+    """End with 0 if SIGTERM ends the processes of a step's module at once, as those of a Pool must."""
+    signal.signal(signal.SIGTERM, handle_sigterm)
+    with step.recorded("evaluate", str):
+        if not os.fork():
+            os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+
+def test_a_process_that_a_step_forks_has_no_handler_of_sigterm() -> None:
+    with forked(fork_with_a_handler, (), "step", Stop()) as running:
+        assert running.wait() == 0
 
 
 @pytest.fixture

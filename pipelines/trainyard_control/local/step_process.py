@@ -134,6 +134,7 @@ def forked(
                     prepare_fork_server(_IMPORTED_ONCE)
                 children.append(ChildProcess(_run, arguments, name, signal.SIGTERM))
                 stop.add(children[0])
+            threading.Thread(target=_end_group, args=[children[0]], daemon=True).start()
             with children[0].lines:
                 yield Running(children[0], stop)
         except BaseException:
@@ -145,6 +146,12 @@ def forked(
                 child.kill(_GRACE_SECONDS)
                 child.kill_group()
                 stop.remove(child)
+
+
+def _end_group(child: ChildProcess) -> None:
+    """End what `child` has left running once it has ended: it may hold the pipe of `lines`, which would not end."""
+    child.join()
+    child.kill_group()
 
 
 def _run(
