@@ -17,9 +17,7 @@ import pytest
 import yaml
 
 from trainyard.process.child_process import start_time
-from trainyard.process.signals import handle_sigterm
 from trainyard.report import local_runs
-from trainyard.runtime import step
 from trainyard_control.local.step_process import Stop, forked
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
@@ -111,20 +109,6 @@ def test_what_a_killed_step_had_started_ends_with_it() -> None:
     while start_time(program) and time.monotonic() < latest:
         time.sleep(0.01)
     assert not start_time(program)
-
-
-def fork_with_a_handler() -> None:
-    """End with 0 if SIGTERM ends the processes of a step's module at once, as those of a Pool must."""
-    signal.signal(signal.SIGTERM, handle_sigterm)
-    with step.recorded("evaluate", str):
-        if not os.fork():
-            os._exit(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
-    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
-
-
-def test_a_process_that_a_step_forks_has_no_handler_of_sigterm() -> None:
-    with forked(fork_with_a_handler, (), "step", Stop()) as running:
-        assert running.wait() == 0
 
 
 @pytest.fixture

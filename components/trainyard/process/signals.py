@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 import signal
 import socket
 import threading
@@ -43,15 +41,6 @@ def handle_sigterm(_signal: int, _frame: FrameType | None) -> None:
 def handle_sigint(_signal: int, _frame: FrameType | None) -> None:
     """Raise `KeyboardInterrupt`, as Python's own handler does."""
     _raise(KeyboardInterrupt())
-
-
-@functools.cache
-def end_forks_by_sigterm() -> None:
-    """Have SIGTERM end each process that is forked from this one, such as a worker of a `multiprocessing.Pool`.
-
-    A handler of Python is not called while the worker waits for a lock, so that `Pool.terminate` may wait forever.
-    """
-    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 @contextmanager

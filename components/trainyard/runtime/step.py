@@ -22,7 +22,7 @@ from trainyard.contract.origin import origin, why_again
 from trainyard.errors import ExitCode, InfrastructureError, Preempted, TrainyardError, TransientError, module_line
 from trainyard.escape import one_line
 from trainyard.graph import ARGUMENTS, STEPS, producer, remedy
-from trainyard.process.signals import Terminated, end_forks_by_sigterm, handle_sigint, handle_sigterm, map_signals
+from trainyard.process.signals import Terminated, handle_sigint, handle_sigterm, map_signals
 from trainyard.spec import recipe as recipes
 from trainyard.spec.recipe import Recipe
 from trainyard.storage import disk, storage
@@ -161,7 +161,6 @@ def recorded(step: str, output: Callable[[], str]) -> Iterator[None]:
     The same happens if the block exceeds TRAINYARD_TIMEOUT_SECONDS.
     """
     _open.append((step, output))
-    end_forks_by_sigterm()
     try:
         with _limit_time(step), map_signals():
             yield
