@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -258,25 +258,27 @@ def _computed(name: str) -> set[str]:
 
 def _declared(name: str) -> Declared:
     """Return the values that the recipe of the pushed version at `name` declares as missing."""
-    place = Path(name)
-    for folder in (place, place.parent) if not uris.path_error(name) else ():
-        with suppress(DataError, InfrastructureError):
-            features = version.record(str(folder)).recipe.get("data", {}).get("features", {})
-            return {
-                column: (feature["type"], feature["missing"])
-                for column, feature in features.items()
-                if feature.get("missing")
-            }
-    return {}
+    features = _pushed_recipe(name).get("data", {}).get("features", {})
+    return {
+        column: (feature["type"], feature["missing"]) for column, feature in features.items() if feature.get("missing")
+    }
 
 
 def _comma_numbers(name: str) -> tuple[str, ...] | None:
     """Return the columns whose numbers have a decimal comma for the pushed version at `name`, None for other data."""
+    with suppress(ValidationError):
+        return Recipe.model_validate(_pushed_recipe(name)).comma_numbers
+    return None
+
+
+def _pushed_recipe(name: str) -> dict[str, Any]:
+    """Return the recipe of the pushed version at `name`, empty for other data."""
     place = Path(name)
     for folder in (place, place.parent) if not uris.path_error(name) else ():
-        with suppress(DataError, InfrastructureError, ValidationError):
-            return Recipe.model_validate(version.record(str(folder)).recipe).comma_numbers
-    return None
+        with suppress(DataError, InfrastructureError):
+            if recipe := version.record(str(folder)).recipe:
+                return recipe
+    return {}
 
 
 def _document(name: str) -> Profile | Statistics | None:

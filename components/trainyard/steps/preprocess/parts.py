@@ -78,6 +78,11 @@ class Part(FrozenModel):
         for pieces in (self.pieces[name] for name in _chosen(split) if self.rows[name]):
             yield from _opened(work.buffers([_range(self.name, pieces)])[0], pieces)
 
+    def training_rows(self, work: TaskStore, weight: str | None) -> pa.RecordBatch:
+        """Return the training rows whose column `weight` is above 0, all if that is None. The part has some."""
+        [rows] = pa.Table.from_batches([*self.batches(work, "train")]).combine_chunks().to_batches()
+        return rows.filter(pa.array(rows[f"measure/{weight}"].to_numpy() > 0)) if weight else rows
+
     def light_batches(self, work: TaskStore, split: Split | None = None) -> Iterator[pa.RecordBatch]:
         """Yield as `batches`, with the columns that the step reads, all but features and measures.
 

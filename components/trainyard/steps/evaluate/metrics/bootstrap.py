@@ -41,7 +41,7 @@ class Resamples:
     without_block: Floats
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
-        """Return the BCa interval, undefined draws left out; None if none is left.
+        """Return the BCa interval over the defined draws; None without a defined draw.
 
         Its ends are percentiles of the draws, moved by the draws' median bias and by the skewness of what single
         examples change.
@@ -171,15 +171,15 @@ def unbiased(draws: Floats, value: float) -> Floats:
 def _weights(generator: np.random.Generator, resamples: int, units: int) -> Iterator[Floats]:
     """Yield the weights (rows, units) of the units themselves, of `resamples` of them, and without each block."""
     yield np.ones((1, units))
-    most = max(1, CELLS // units)
-    for first in range(0, resamples, most):
-        rows = min(most, resamples - first)
+    capacity = max(1, CELLS // units)
+    for first in range(0, resamples, capacity):
+        rows = min(capacity, resamples - first)
         drawn = generator.integers(0, units, (rows, units)) + np.arange(rows)[:, None] * units
         yield np.bincount(drawn.ravel(), minlength=rows * units).reshape(rows, units).astype(np.float64)
     count = min(BLOCKS, units)
     blocks = generator.permutation(units) % count
-    for first in range(0, count, most):
-        yield (blocks != np.arange(first, min(first + most, count))[:, None]).astype(np.float64)
+    for first in range(0, count, capacity):
+        yield (blocks != np.arange(first, min(first + capacity, count))[:, None]).astype(np.float64)
 
 
 def _interval(

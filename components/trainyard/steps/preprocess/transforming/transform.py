@@ -148,21 +148,19 @@ def _adapter(raw_spec: dict[str, tf.io.FixedLenFeature]) -> TensorAdapterConfig:
 class _ReadTrain(beam.DoFn):
     def __init__(self, settings: TransformSettings, schema: pa.Schema) -> None:
         self._work, self._batch_size, self._schema = settings.parts.work, settings.batch_size, schema
-        self._weight = f"measure/{settings.weight}" if settings.weight else None
+        self._weight = settings.weight
 
     def process(self, numbered: tuple[int, Iterable[Part]]) -> Iterator[pa.RecordBatch]:
         """Yield the training rows of a part that count in batches, as tf.Transform takes them."""
         _, [part] = numbered
-        [rows] = pa.Table.from_batches([*part.batches(self._work, "train")]).combine_chunks().to_batches()
-        if self._weight:
-            rows = rows.filter(pa.array(rows[self._weight].to_numpy() > 0))
+        rows = part.training_rows(self._work, self._weight)
         for start in range(0, len(rows), self._batch_size):
             batch = rows.slice(start, self._batch_size)
             columns = [_lists(batch[self._stored(column.name)], column.type) for column in self._schema]
             yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _stored(self, name: str) -> str:
-        return self._weight if self._weight and name == WEIGHT else f"raw/{name}"
+        return f"measure/{self._weight}" if self._weight and name == WEIGHT else f"raw/{name}"
 
 
 def _lists(values: pa.Array, kind: pa.DataType) -> pa.LargeListArray:
