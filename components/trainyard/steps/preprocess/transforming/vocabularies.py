@@ -160,7 +160,7 @@ class _CountPart:
 
     @cached_property
     def _cut(self) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
-        """What cuts the texts of each column into words, traced once a worker."""
+        """The functions that cut texts (n,) into words (m,), by column, traced once a worker."""
         texts = {name: feature for name, feature in self._data.features.items() if isinstance(feature, Text)}
         return {name: _word_function(feature) for name, feature in texts.items()}
 
